@@ -1,0 +1,138 @@
+"""Triton's typing rules over batched handles, and the tensors that kernel code computes with.
+
+All promotion and shape rules are Triton's own (`TritonSemantic`). What is overridden here changes no result: block
+types are made once instead of for every operation, and a broadcast is only a new logical shape. That is where a
+kernel of small blocks spends most of its time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import triton.language as tl
+from triton.language import core
+from triton.language.semantic import TritonSemantic
+
+from .builder import BatchedBuilder, agreed
+
+
+class BatchedTensor(core.tensor):
+    """A value of kernel code: `handle` holds the numbers, `type` what Triton calls it.
+
+    Operators get their `_semantic` from the launch that runs (see language.py, which attaches the member functions).
+    """
+
+    def __init__(self, handle: object, type: tl.dtype) -> None:
+        self.handle = handle
+        self.type = type
+        self.dtype = type.scalar
+
+    @property
+    def shape(self) -> tuple[core.constexpr, ...]:
+        return _constexpr_shape(tuple(self.type.shape)) if self.type.is_block() else ()
+
+    @shape.setter
+    def shape(self, value: object) -> None:
+        raise AttributeError("the shape of a tensor follows from its type")
+
+    @property
+    def numel(self) -> core.constexpr:
+        return core.constexpr(self.type.numel if self.type.is_block() else 1)
+
+    def __bool__(self) -> bool:
+        """Control flow needs one value for the whole group. A block is true, as in Triton's interpreter."""
+        return True if self.type.is_block() else bool(agreed(self.handle.data))
+
+    def __index__(self) -> int:
+        return int(agreed(self.handle.data))
+
+    def __repr__(self) -> str:
+        return f"{self.type}{self.handle.data!r}"
+
+    __str__ = __repr__
+    __hash__ = object.__hash__
+
+
+@cache
+def _constexpr_shape(shape: tuple[int, ...]) -> tuple[core.constexpr, ...]:
+    return tuple(core.constexpr(n) for n in shape)
+
+
+_block_types: dict[tuple[str, tuple[int, ...]], tl.block_type] = {}
+
+
+def block_type(scalar: tl.dtype, shape: tuple[int, ...]) -> tl.block_type:
+    """The one block type of this element type and shape. Keyed by name, as pointer types cannot be hashed."""
+    key = (scalar.name, shape)
+    if key not in _block_types:
+        _block_types[key] = tl.block_type(scalar, list(shape))
+    return _block_types[key]
+
+
+@cache
+def _joint_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Triton's broadcasting: missing leading axes are added, then sizes must agree or be 1."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    joint = []
+    for i, (left, right) in enumerate(zip(a, b, strict=True)):
+        if left != right and 1 not in (left, right):
+            raise ValueError(f"Cannot make_shape_compatible: incompatible dimensions at index {i}: {left} and {right}")
+        joint.append(right if left == 1 else left)
+    return tuple(joint)
+
+
+class BatchedSemantic(TritonSemantic):
+    """Triton's semantic checks and promotions, producing `BatchedTensor`s from a `BatchedBuilder`."""
+
+    tensor = BatchedTensor
+
+    def __init__(self, builder: BatchedBuilder) -> None:
+        super().__init__(builder)
+        self._constants: dict[tuple, BatchedTensor] = {}
+
+    def scalar_constant(self, value: object, dtype: tl.dtype) -> BatchedTensor:
+        key = (value, type(value), dtype.name)
+        if key not in self._constants:
+            self._constants[key] = super().scalar_constant(value, dtype)
+        return self._constants[key]
+
+    def binary_op_type_checking_impl(
+        self, lhs, rhs, allow_lhs_ptr=False, allow_rhs_ptr=False, arithmetic_check=True, div_or_mod=False
+    ):
+        if type(lhs) is BatchedTensor and type(rhs) is BatchedTensor and not div_or_mod:
+            scalar = lhs.dtype
+            if scalar is rhs.dtype and (scalar is tl.float32 or scalar is tl.int64 or scalar is tl.int1):
+                return self.broadcast_impl_value(lhs, rhs)
+        return super().binary_op_type_checking_impl(
+            lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        )
+
+    def broadcast_impl_value(self, lhs: BatchedTensor, rhs: BatchedTensor) -> tuple[BatchedTensor, BatchedTensor]:
+        a, b = lhs.handle.shape, rhs.handle.shape
+        if a == b:
+            return lhs, rhs
+        shape = _joint_shape(a, b)
+        return self._seen_as(lhs, shape), self._seen_as(rhs, shape)
+
+    def _seen_as(self, x: BatchedTensor, shape: tuple[int, ...]) -> BatchedTensor:
+        if x.handle.shape == shape:
+            return x
+        extra = len(shape) - len(x.handle.shape)
+        handle = x.handle.reshaped(
+            shape, (lambda a: a.reshape(a.shape[0], *([1] * extra), *a.shape[1:])) if extra else (lambda a: a)
+        )
+        return BatchedTensor(handle, block_type(x.dtype, shape))
+
+    def expand_dims(self, input: BatchedTensor, axis: int) -> BatchedTensor:
+        shape = input.handle.shape
+        if not shape:
+            return super().expand_dims(input, axis)
+        handle = self.builder.create_expand_dims(input.handle, axis)
+        return BatchedTensor(handle, block_type(input.dtype, handle.shape))
+
+    def splat(self, value: BatchedTensor, shape: list[int]) -> BatchedTensor:
+        return self._seen_as(value, tuple(shape))
+
+    def _bool_like(self, v: BatchedTensor) -> tl.dtype:
+        return block_type(tl.int1, v.handle.shape) if v.handle.shape else tl.int1
