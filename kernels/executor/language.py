@@ -30,6 +30,7 @@ from triton.language import core, standard
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITCallable, JITFunction
 
+from .branches import Branch, only_assigns, run_both_ways
 from .builder import LIBDEVICE, agreed
 from .errors import UnsupportedError
 from .handle import Handle
@@ -257,8 +258,23 @@ _PYTHON_NAMES = {
 }
 
 
-class _Assignments(ast.NodeTransformer):
-    """`x = 0` makes a tensor in a kernel, so that a later `x.to(...)` or a loop over it works."""
+class _Rewriter(ast.NodeTransformer):
+    """What the source of a kernel becomes.
+
+    `x = 0` makes a tensor, so that a later `x.to(...)` or a loop over it works; an `if` that only assigns may be taken
+    both ways (see branches.py).
+    """
+
+    def __init__(self) -> None:
+        self._branches = 0
+
+    def visit_If(self, node: ast.If) -> ast.If | list[ast.stmt]:
+        convertible = only_assigns(node.body) and only_assigns(node.orelse)
+        self.generic_visit(node)
+        if not convertible:
+            return node
+        self._branches += 1
+        return run_both_ways(node, self._branches)
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         self.generic_visit(node)
@@ -268,6 +284,22 @@ class _Assignments(ast.NodeTransformer):
 
 def _to_tensor(value: object) -> object:
     return running.get().to_tensor(value, False)
+
+
+def _branch(test: object) -> Branch:
+    """The outcome of an `if` that only assigns."""
+    if not isinstance(test, BatchedTensor) or test.handle.shape:
+        return Branch(bool(test), None, None)
+    taken = test.handle.data.astype(bool)
+    if taken.all() or not taken.any():
+        return Branch(bool(taken.flat[0]), None, None)
+    return Branch(taken, running.get().builder.memory, _select)
+
+
+def _select(condition: Handle, a: object, b: object) -> object:
+    """`a` where the condition holds, else `b`, typed as `tl.where` would."""
+    semantic = running.get()
+    return semantic.where(BatchedTensor(Handle(condition.data, tl.int1, ()), tl.int1), _to_tensor(a), _to_tensor(b))
 
 
 @cache
@@ -289,7 +321,7 @@ def device_function(jitted: JITFunction | InterpretedFunction) -> Callable:
     definition = tree.body[0]
     definition.decorator_list = []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    code = compile(ast.fix_missing_locations(_Assignments().visit(tree)), inspect.getsourcefile(function), "exec")
+    code = compile(ast.fix_missing_locations(_Rewriter().visit(tree)), inspect.getsourcefile(function), "exec")
     scope = _LazyGlobals(function)
     exec(code, scope)
     return scope[definition.name]
@@ -303,7 +335,7 @@ class _LazyGlobals(dict):
         source = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         super().__init__({name: translate(source[name]) for name in names if name in source})
         self.update({name: value for name, value in _PYTHON_NAMES.items() if name not in source})
-        self.update(__builtins__=builtins, __name__=function.__module__, __to_tensor__=_to_tensor)
+        self.update(__builtins__=builtins, __name__=function.__module__, __to_tensor__=_to_tensor, __branch__=_branch)
         # Defaults and annotations are evaluated when the definition runs.
         for name in ("tl", "triton"):
             if name in source:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from triton._C.libtriton import interpreter as _gather
 
-from .handle import Handle, Pointer, from_storage, storage_dtype, to_storage
+from .handle import Handle, Pointer, from_storage, lift, storage_dtype, to_storage
 
 
 class Region:
@@ -74,11 +74,13 @@ class Memory:
         self._tensors = list(tensors)
         self._journal: list[Callable[[], None]] = []
         self.journaling = True
+        self.active: np.ndarray | None = None
+        """[g], the programs that are not switched off by a branch they did not take; None for all (branches.py)."""
 
     def load(self, pointer: Pointer, mask: Handle | None, other: Handle | None) -> np.ndarray:
         """[g or 1, *shape] in compute form; masked-off elements hold `other`, or zero."""
         element = pointer.get_element_ty()
-        bits = None if mask is None or mask.data.all() else mask.data
+        bits = self._allowed(mask, len(pointer.shape))
         runs = self._resolve(pointer, bits)
         if runs is not None:
             raw = runs.region.runs(runs.length)[runs.index]
@@ -103,7 +105,7 @@ class Memory:
     def store(self, pointer: Pointer, value: Handle, mask: Handle | None) -> None:
         """Write the block; what it overwrites goes to the journal."""
         element = pointer.get_element_ty()
-        bits = None if mask is None or mask.data.all() else mask.data
+        bits = self._allowed(mask, len(pointer.shape))
         runs = self._resolve(pointer, bits)
         raw = to_storage(value.data, element)
         if runs is not None and runs.index.shape[0] >= raw.shape[0]:
@@ -125,6 +127,14 @@ class Memory:
             old = _gather.load(addresses, keep, np.zeros(shape, raw.dtype), raw.dtype)
             self._journal.append(partial(_gather.store, addresses, old, keep))
         _gather.store(addresses, raw, keep)
+
+    def _allowed(self, mask: Handle | None, rank: int) -> np.ndarray | None:
+        """Which elements may be touched; None for all."""
+        bits = None if mask is None or mask.data.all() else mask.data
+        if self.active is None:
+            return bits
+        active = lift(self.active, rank)
+        return active if bits is None else bits & active
 
     def forget(self) -> None:
         """The group has finished; its stores stand."""
