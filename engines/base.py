@@ -68,7 +68,7 @@ class Match:
 class Snapshots(ABC):
     """The states that one forward pass makes available, as the kernels leave them behind.
 
-    A pass over tokens [start, end) yields the state before each kernel chunk (FLA's intermediate `h`) and the final one.
+    A pass over tokens [start, end) yields the state before each kernel chunk (FLA's intermediate `h`), and the final one.
     """
 
     @abstractmethod
