@@ -184,3 +184,8 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 def _layer_weights(weights: dict[str, Tensor], index: int) -> dict[str, Tensor]:
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def float_type(name: str) -> torch.dtype:
+    """The torch dtype of a number format by its name."""
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

@@ -1,0 +1,111 @@
+"""One cell of the grid, what became of it, and the run that they make up. Plain values: every report renders from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..engines.base import Donation
+from ..scenarios.prompt import Prompt
+from .geometry import Geometry, floor_to
+from .ledger import Ledger
+from .verdict import Verdict, exit_status
+
+if TYPE_CHECKING:  # planning a grid must not cost the seconds that torch takes to load
+    from .diff import Diff
+    from .locate import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One (geometry, prompt) to be replayed through the engine under test.
+
+    stream: the name of the token stream that the prompt is a prefix of.
+    label:  why this prompt is in the grid, e.g. "one token after the grid"; "" for the user's own.
+    """
+
+    geometry: Geometry
+    prompt: Prompt
+    stream: str
+    label: str = ""
+
+    @property
+    def reusable(self) -> int:
+        """The deepest state that the donor's history allows the resuming prompt to start from; 0 for none.
+
+        An engine keeps one state per prefill pass and one per safe decode interval, on the checkpoint grid, and a match
+        stops one token before the end of the prompt.
+        """
+        grid, limit = self.geometry.checkpoint_grid, self.prompt.resume_length - 1
+        start, depths = 0, [0]
+        for size in self.prompt.prefill:
+            depths.append(floor_to(start + size, grid) if floor_to(start + size, grid) > start else 0)
+            start += size
+        decoded = floor_to(self.prompt.donor_length, self.geometry.safe_interval)
+        depths.append(decoded if decoded > start else 0)
+        return max(depth for depth in depths if depth <= limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the engine under test did with a cell, by its own books and by the tags that snapshots carry.
+
+    claimed_depth: where the engine says the state stands that it handed back; None if it handed back none.
+    state_depth, conv_depth: where that snapshot was taken, by its tag.
+    failure: what the engine died of, if it did.
+    """
+
+    cached_tokens: int
+    claimed_depth: int | None
+    state_depth: int | None
+    conv_depth: int | None
+    donations: tuple[Donation, ...]
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellResult:
+    """Everything that is known about a cell after it was checked. The numbers are None where nothing was resumed."""
+
+    cell: Cell
+    replay: Replay
+    verdict: Verdict
+    ledger: Ledger | None = None
+    location: Location | None = None
+    diff: Diff | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnderTest:
+    """What a run checked, and with what: the head of every report."""
+
+    engine: str
+    guard: bool
+    model: str
+    dtype: str
+    device: str
+    executor: str
+    seed: int
+    shared: bool
+    versions: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Run:
+    """A check from beginning to end. Results are added as cells are finished; `complete` says that all of them are."""
+
+    under_test: UnderTest
+    planned: int
+    results: list[CellResult] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [result.verdict for result in self.results]
+
+    @property
+    def exit_status(self) -> int:
+        """See `verdict.exit_status`. A run that was stopped cannot say that all is well: it is inconclusive at best."""
+        status = exit_status(self.verdicts)
+        return 3 if status == 0 and not self.complete else status

@@ -1,0 +1,63 @@
+"""Drive an engine under test through the history of one cell, and write down what it did. No tensor is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..engines.base import Engine, Match, Snapshots
+from ..scenarios.history import Decode, Extend, steps
+from .cells import Cell, Replay
+from .trajectory import Snapshot
+
+Offer = Callable[[int, int], Snapshots]
+"""The snapshots that a pass of the donor over tokens [start, end) leaves; passes are asked for in order."""
+
+
+def drive(engine: Engine, cell: Cell, tokens: Sequence[int], offer: Offer) -> tuple[Replay, Snapshot | None]:
+    """Serve the donor, then match the resuming prompt. Returns the account and the payload that was handed back.
+
+    Whatever the engine raises becomes the account's `failure`: one broken cell does not stop the others.
+    """
+    prompt = cell.prompt
+    try:
+        donor = engine.match(tokens[: prompt.prompt_length])
+        for step in steps(prompt, donor.cached_tokens):
+            match step:
+                case Extend(start, end):
+                    engine.extend(donor.request, start, end, offer(start, end))
+                case Decode(position):
+                    engine.decode(donor.request, tokens[position], offer(position, position + 1))
+        engine.finish(donor.request)
+        resumed = engine.match(tokens[: prompt.resume_length])
+        failure = _nonsense(resumed, prompt.resume_length)
+    except Exception as error:
+        return _account(engine, None, f"{type(error).__name__}: {error}".rstrip(": ")), None
+    return _account(engine, resumed, failure), None if failure else resumed.payload
+
+
+def _nonsense(match: Match, length: int) -> str:
+    """What is wrong with the engine's answer, or "" if it can be true."""
+    if match.cached_tokens >= length:
+        return f"it matched {match.cached_tokens} of {length} tokens: at least one must be left to compute"
+    if match.payload is not None and not isinstance(match.payload, Snapshot):
+        return f"it handed back a {type(match.payload).__name__} in place of a snapshot that it was given"
+    if match.payload is not None and match.cached_tokens == 0:
+        return "it handed back a state for a prompt of which it matched nothing"
+    return ""
+
+
+def _account(engine: Engine, match: Match | None, failure: str) -> Replay:
+    try:
+        donations = tuple(engine.donations)
+    except Exception as error:  # the engine's own books may be what broke
+        donations, failure = (), failure or f"{type(error).__name__}: {error}"
+    if match is None or failure:
+        return Replay(0, None, None, None, donations, failure or "it gave no answer")
+    tag = match.payload.tag if match.payload is not None else None
+    return Replay(
+        match.cached_tokens,
+        match.claimed_depth,
+        tag.depth if tag else None,
+        tag.conv_depth if tag else None,
+        donations,
+    )

@@ -1,0 +1,185 @@
+"""The command line: `mamba-replay-check`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .config import Choices, ConfigError, load
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"max_content_width": 100},
+)
+
+GRID, TESTED, PROMPTS, RUNNING, OUTPUT = "Grid", "Under test", "Prompts", "How it runs", "Output"
+
+
+class DType(StrEnum):
+    """Number formats that a model can be run in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Device(StrEnum):
+    """Devices, as on the command line."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class ExecutorName(StrEnum):
+    """Executors, as on the command line."""
+
+    BATCHED = "batched"
+    STOCK = "stock"
+    COMPILED = "compiled"
+
+
+def _grid(what: str, default: str) -> object:
+    return typer.Option(help=what, rich_help_panel=GRID, metavar="SIZES", show_default=default or None)
+
+
+@app.command()
+def check(
+    page: Annotated[str, _grid("Tokens per KV page.", "64")] = "64",
+    dcp: Annotated[str, _grid("Ranks of decode context parallelism; page x dcp is the radix tree's page.", "1")] = "1",
+    chunk: Annotated[str, _grid("Tokens per chunk of the linear-attention kernel.", "64")] = "64",
+    interval: Annotated[
+        str | None, _grid("Decode steps between snapshots.", "256, or the next multiple of chunk and page")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="The engine under test. Default: the newest modelled SGLang.", rich_help_panel=TESTED, metavar="NAME"
+        ),
+    ] = None,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard", help="Add the insert-time check of SGLang PRs 34760 and 34780.", rich_help_panel=TESTED
+        ),
+    ] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model whose layers compute: kimi-linear or qwen3-next.", rich_help_panel=TESTED, metavar="NAME"
+        ),
+    ] = "kimi-linear",
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A prompt by its prefill chunks, e.g. 16384+4066. Add d300 for 300 decode steps, n64 to resume with a "
+            "prompt that is 64 tokens longer. Repeatable. Default: the case of SGLang PR 34808, and the prompts that "
+            "sit on each geometry's edges.",
+            rich_help_panel=PROMPTS,
+            metavar="SIZES",
+        ),
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help='Prompts from a file of JSON lines, {"tokens": [...]} or {"text": "..."}. FILE:3 takes line 3 only.',
+            rich_help_panel=PROMPTS,
+            metavar="FILE",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="A tokenizer.json for the text prompts. Default: bytes.", rich_help_panel=PROMPTS, metavar="FILE"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and tokens.", rich_help_panel=RUNNING, min=0)] = 0,
+    dtype: Annotated[DType, typer.Option(help="Number format of the model.", rich_help_panel=RUNNING)] = DType.FLOAT32,
+    device: Annotated[Device, typer.Option(help="Where to run.", rich_help_panel=RUNNING)] = Device.AUTO,
+    executor: Annotated[
+        ExecutorName | None,
+        typer.Option(
+            help="How Triton kernels are run. Default: compiled on a GPU, batched (interpreted, all programs of a grid at "
+            "once) on a CPU. stock is Triton's own interpreter: the yardstick, and very slow.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    no_share: Annotated[
+        bool,
+        typer.Option(
+            "--no-share", help="Run every prompt by itself, cold and donor included.", rich_help_panel=RUNNING
+        ),
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the run as JSON.", rich_help_panel=OUTPUT, metavar="FILE")
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Write one row per cell: .csv or .parquet.", rich_help_panel=OUTPUT, metavar="FILE"),
+    ] = None,
+) -> None:
+    """Check that an engine which reuses cached prefixes of a hybrid model computes what a cold run computes.
+
+    Every prompt runs twice through flash-linear-attention's kernels, cold and resumed from the state that the engine
+    under test hands back, over a grid of sizes. SIZES is one value (64), a list (1,16,64), a range (1..8 or 64..512..64)
+    or a geometric range (1..128..x2).
+
+    Exit status: 0 every checked cell is right, 1 discrepancies, 2 bad input, 3 inconclusive: nothing was resumed.
+    """
+    choices = Choices(
+        chunk=chunk,
+        page=page,
+        dcp=dcp,
+        interval=interval,
+        engine=engine,
+        guard=guard,
+        model=model,
+        prompts=tuple(prompt or ()),
+        prompts_file=prompts,
+        tokenizer=tokenizer,
+        seed=seed,
+        dtype=str(dtype),
+        device=str(device),
+        executor=str(executor) if executor else None,
+        share=not no_share,
+        json=json,
+        table=table,
+    )
+    console = Console()
+    try:
+        status = _run(load(choices), console)
+    except ConfigError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {_plain(error)}", soft_wrap=True, highlight=False)
+        raise typer.Exit(2) from None
+    raise typer.Exit(status)
+
+
+def _plain(error: Exception) -> str:
+    from rich.markup import escape
+
+    return escape(" ".join(str(error).split()))
+
+
+def _run(config, console: Console) -> int:
+    """Check and report. A first Ctrl-C or SIGTERM ends the check and reports what is finished."""
+    from .session import Session
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Session(config, console).run()
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""The command that replays exactly one cell. It stands beside every finding."""
+
+from __future__ import annotations
+
+import shlex
+
+from ..checker.cells import Cell, UnderTest
+
+
+def reproduce(under_test: UnderTest, cell: Cell) -> str:
+    """One line for a shell."""
+    geometry = cell.geometry
+    words = ["mamba-replay-check"]
+    for name in ("chunk", "page", "dcp", "interval"):
+        words += [f"--{name}", str(getattr(geometry, name))]
+    # Seeded prompts are told by their sizes; prompts from a file by file and line, which is the stream's name.
+    words += ["--prompt", str(cell.prompt)] if cell.stream == SEEDED else ["--prompts", cell.stream]
+    words += ["--engine", under_test.engine, "--model", under_test.model, "--seed", str(under_test.seed)]
+    words += ["--dtype", under_test.dtype]
+    if under_test.executor != "batched":
+        words += ["--executor", under_test.executor]
+    if under_test.guard:
+        words.append("--guard")
+    if not under_test.shared:
+        words.append("--no-share")
+    return shlex.join(words)
+
+
+SEEDED = "seeded"
+"""The name of the token stream that all prompts given by size are prefixes of."""

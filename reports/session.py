@@ -1,0 +1,124 @@
+"""One run of the program: the check's events go to the terminal and to the files, and the run gives the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from ..checker.cells import CellResult, Run, UnderTest
+from .config import Config, ConfigError
+from .files import write_json, write_table
+from .terminal import Terminal, headline
+
+SAVE_EVERY = 2.0
+"""Seconds between two savings of a run that is still going."""
+
+
+class Session:
+    """Runs a config and reports it."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self._config = config
+        self._console = console
+        self._terminal = Terminal(console)
+        self._order = {id(cell): place for place, cell in enumerate(config.cells)}
+
+    def run(self) -> int:
+        """Check, print, write the files. Returns the exit status. Ctrl-C ends the check, not the report."""
+        self._terminal.start(len(self._config.cells))
+        run: Run | None = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._terminal.stop)
+            try:
+                run, events = self._prepare()
+                self._console.print(headline(run.under_test), soft_wrap=True, highlight=False)
+                self._follow(run, events)
+                run.complete = True
+            except KeyboardInterrupt:
+                if run is None:
+                    return 3
+        run.results.sort(key=self._place)
+        self._save(run)
+        self._terminal.summary(run)
+        return run.exit_status
+
+    def _place(self, result: CellResult) -> int:
+        """Cells are finished in the order that sharing suggests; people read them in the order of the grid."""
+        return self._order[id(result.cell)]
+
+    def _prepare(self) -> tuple[Run, Iterator]:
+        # torch, Triton and FLA are loaded here: seconds that a mistake on the command line should not cost.
+        from ..checker.check import Workload, check
+        from ..kernels.backend import BackendError, choose_backend
+        from ..kernels.stack import Stack, float_type
+
+        config = self._config
+        try:
+            backend = choose_backend(config.device, config.executor)
+        except BackendError as error:
+            raise ConfigError(str(error)) from error
+        under_test = UnderTest(
+            config.engine,
+            config.guard,
+            config.preset.name,
+            config.dtype,
+            backend.description,
+            str(backend.executor),
+            config.seed,
+            config.share,
+            versions(),
+        )
+        run = Run(under_test, len(config.cells))
+        stacks: dict[int, Stack] = {}
+
+        def stack(chunk: int) -> Stack:
+            if chunk not in stacks:
+                stacks[chunk] = Stack(config.preset, chunk, config.seed, float_type(config.dtype), backend)
+            return stacks[chunk]
+
+        return run, check(Workload(config.cells, self._streams(), self._engine, stack, config.share))
+
+    def _streams(self) -> dict:
+        from ..scenarios.tokens import seeded_stream
+        from .reproduce import SEEDED
+
+        lengths = [cell.prompt.resume_length for cell in self._config.cells if cell.stream == SEEDED]
+        streams = dict(self._config.streams)
+        if lengths:
+            drawn = seeded_stream(self._config.seed, max(lengths), self._config.preset.vocab)
+            streams[SEEDED] = drawn.tolist()
+        return streams
+
+    def _engine(self, cell):
+        from ..engines.catalog import create
+
+        return create(self._config.engine, cell.geometry, self._config.guard)
+
+    def _follow(self, run: Run, events: Iterator) -> None:
+        from ..checker.check import Checked
+
+        saved = time.monotonic()
+        for event in events:
+            if isinstance(event, Checked):
+                run.results.append(event.result)
+                if time.monotonic() - saved > SAVE_EVERY:
+                    self._save(run)
+                    saved = time.monotonic()
+            self._terminal.listen(event)
+
+    def _save(self, run: Run) -> None:
+        if self._config.json is not None:
+            write_json(run, self._config.json)
+        if self._config.table is not None:
+            write_table(run, self._config.table)
+
+
+def versions() -> dict[str, str]:
+    """What a report must name for its numbers to mean something."""
+    names = ("mamba-replay-check", "torch", "triton", "fla-core")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
