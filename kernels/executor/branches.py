@@ -24,11 +24,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 
-from .handle import Handle
 from .memory import Memory
 
 
@@ -38,28 +37,20 @@ class Branch:
     agreed: all of them go the same way; `taken` says which. Otherwise `taken` is a [g] array.
     """
 
-    def __init__(self, taken: bool | np.ndarray, memory: Memory | None, select: Callable | None) -> None:
+    def __init__(self, taken: bool | np.ndarray, memory: Memory, select: Callable) -> None:
         self.agreed = not isinstance(taken, np.ndarray)
         self.taken = taken
         self._memory = memory
         self._select = select
 
-    @contextmanager
-    def side(self, which: bool) -> Iterator[None]:
+    def side(self, which: bool) -> AbstractContextManager[None]:
         """Switch off the programs that do not go this way."""
-        before = self._memory.active
-        mine = self.taken if which else ~self.taken
-        self._memory.active = mine if before is None else before & mine
-        try:
-            yield
-        finally:
-            self._memory.active = before
+        return self._memory.only(self.taken if which else ~self.taken)
 
     def merged(self, then: tuple, otherwise: tuple) -> Iterator[object]:
         """Each name's value per program. A name that only one side assigned has only that value."""
-        condition = Handle(self.taken, None, ())
         for a, b in zip(then, otherwise, strict=True):
-            yield b if a is None else a if b is None or a is b else self._select(condition, a, b)
+            yield b if a is None else a if b is None or a is b else self._select(self.taken, a, b)
 
 
 def only_assigns(statements: list[ast.stmt]) -> bool:
@@ -84,27 +75,26 @@ def names_assigned(statements: list[ast.stmt]) -> list[str]:
     return list(names)
 
 
-def run_both_ways(node: ast.If, number: int) -> list[ast.stmt]:
-    """The statements that stand for an `if` of assignments, as above. `number` keeps nested ones apart."""
-    names = names_assigned(node.body + node.orelse)
+def run_both_ways(node: ast.If, names: list[str], number: int) -> list[ast.stmt]:
+    """The statements that stand for an `if` that assigns to these names. `number` keeps nested ones apart."""
     values = "(" + "".join(f"locals().get({name!r})," for name in names) + ")"
     targets = "(" + "".join(f"{name}," for name in names) + ")"
     branch, before, then = (f"__{word}{number}__" for word in ("branch", "before", "then"))
     template = f"""
-{branch} = __branch__(TEST)
+{branch} = __branch__(__test__)
 if {branch}.agreed:
-    if {branch}.taken: BODY
-    else: ORELSE
+    if {branch}.taken: __body__
+    else: __orelse__
 else:
     {before} = {values}
-    with {branch}.side(True): BODY
+    with {branch}.side(True): __body__
     {then} = {values}
     {targets} = {before}
-    with {branch}.side(False): ORELSE
+    with {branch}.side(False): __orelse__
     {targets} = {branch}.merged({then}, {values})
 """
     return (
-        _Filled({"TEST": node.test, "BODY": node.body, "ORELSE": node.orelse or [ast.Pass()]})
+        _Filled({"__test__": node.test, "__body__": node.body, "__orelse__": node.orelse or [ast.Pass()]})
         .visit(ast.parse(template))
         .body
     )

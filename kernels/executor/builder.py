@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton._C.libtriton import interpreter as _atomics
+from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
+from .block_pointer import BlockPointer
 from .errors import Divergence, NeedsOneProgram, UnsupportedError
 from .handle import Handle, Pointer, compute_dtype, lift, round_to_bfloat16, to_storage
 from .memory import Memory
+
+_PADDING = ir.PADDING_OPTION
 
 _UNARY = {
     "cos": np.cos,
@@ -51,11 +56,11 @@ _BINARY = {
     "minsi": np.minimum,
     "minui": np.minimum,
     "minimumf": np.minimum,
-    "minnumf": np.minimum,
+    "minnumf": np.fmin,
     "maxsi": np.maximum,
     "maxui": np.maximum,
     "maximumf": np.maximum,
-    "maxnumf": np.maximum,
+    "maxnumf": np.fmax,
     "xor": np.bitwise_xor,
 }
 
@@ -68,7 +73,7 @@ _COMPARE = {
     "NE": np.not_equal,
 }
 
-# What libdevice functions compute, by the stem of their symbol (`__nv_tanhf` and `tanh` are both `tanh`).
+# What the functions of triton.language.extra.libdevice compute. Its fast ones are only less accurate.
 LIBDEVICE = {
     "tanh": np.tanh,
     "log1p": np.log1p,
@@ -79,16 +84,18 @@ LIBDEVICE = {
     "log2": np.log2,
     "rsqrt": _UNARY["rsqrt"],
     "sqrt": np.sqrt,
+    "fast_expf": np.exp,
+    "fast_logf": np.log,
+    "fast_log2f": np.log2,
+    "fast_tanhf": np.tanh,
 }
-
-MAX_ARRAY_BYTES = 1 << 20
-"""Groups are cut so that the arrays of one operation stay around this size: bounded memory, and at home in a cache."""
 
 
 class BatchedBuilder(InterpreterBuilder):
     """Triton's builder interface over batched handles. One instance serves one launch.
 
     programs: [g, 3] int32, the program ids of the group that runs now; set by the launcher.
+    serial:   programs run one by one, in the order of the grid; set by the launcher.
     memory:   the storages of the launch.
     widest:   the largest block, in bytes per program, that an operation has produced so far.
     """
@@ -100,6 +107,7 @@ class BatchedBuilder(InterpreterBuilder):
         self.set_grid_dim(*grid)
         self.memory = memory
         self.programs = np.zeros((1, 3), np.int32)
+        self.serial = False
         self.widest = 0
 
     # ---- results ----------------------------------------------------------------------------------------------------
@@ -128,6 +136,29 @@ class BatchedBuilder(InterpreterBuilder):
     def get_all_ones_value(self, type: tl.dtype) -> Handle:
         return self._constant(True if type.scalar == tl.int1 else -1, type.scalar)
 
+    # ---- one value for all programs ----------------------------------------------------------------------------------
+
+    def agreed(self, values: np.ndarray) -> object:
+        """The one value that every running program has, out of one value per program or one for all.
+
+        Raises Divergence where they differ. Programs that a branch has switched off (branches.py) have no say.
+        """
+        values = values.reshape(len(values))
+        mine = self.of_running(values)
+        if not (mine == mine[0]).all():
+            raise Divergence(values if mine is values else np.where(self.memory.active, values, mine[0]))
+        return mine[0]
+
+    def of_running(self, values: np.ndarray) -> np.ndarray:
+        """The values of the programs that no branch has switched off."""
+        active = self.memory.active
+        return values if active is None or len(values) == 1 else values[np.broadcast_to(active, values.shape)]
+
+    def truth(self, x: Handle) -> bool:
+        return bool(self.agreed(x.data != 0))
+
+    # ---- program ids ------------------------------------------------------------------------------------------------
+
     def create_make_range(self, ret_ty: tl.dtype, start: int, stop: int) -> Handle:
         return Handle(np.arange(start, stop, dtype=np.int32)[None], tl.int32, (stop - start,))
 
@@ -139,7 +170,7 @@ class BatchedBuilder(InterpreterBuilder):
 
     # ---- arithmetic -------------------------------------------------------------------------------------------------
 
-    def _unary(self, x: Handle, op) -> Handle:
+    def unary(self, x: Handle, op) -> Handle:
         return self._result(op(x.data), x.dtype, x.shape)
 
     def _binary(self, x: Handle, y: Handle, op) -> Handle:
@@ -171,11 +202,11 @@ class BatchedBuilder(InterpreterBuilder):
         return self._binary(x, y, np.right_shift)
 
     def create_umulhi(self, x: Handle, y: Handle) -> Handle:
-        if x.data.dtype.itemsize == 8:
-            return self._result((x.data.astype(object) * y.data.astype(object)) >> 64, x.dtype, x.shape)
-        wide = np.uint64
-        bits = wide(x.data.dtype.itemsize * 8)
-        return self._result((x.data.astype(wide) * y.data.astype(wide)) >> bits, x.dtype, x.shape)
+        unsigned = np.dtype(f"u{x.data.dtype.itemsize}")
+        wide = object if unsigned.itemsize == 8 else np.uint64  # numpy has no 128 bits, Python has
+        a, b = (np.ascontiguousarray(h.data).view(unsigned).astype(wide) for h in (x, y))
+        high = (a * b) >> wide(unsigned.itemsize * 8) if wide is not object else (a * b) >> 64
+        return self._result(high.astype(unsigned), x.dtype, x.shape)
 
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
         return self._result(x.data * y.data + z.data, z.dtype, z.shape)
@@ -190,9 +221,8 @@ class BatchedBuilder(InterpreterBuilder):
         return self._result(picked, x.dtype, x.shape)
 
     def create_erf(self, x: Handle) -> Handle:
-        import torch  # numpy has no erf
-
-        return self._result(torch.erf(torch.from_numpy(np.ascontiguousarray(x.data))).numpy(), x.dtype, x.shape)
+        # numpy has no erf; torch's in float32 is not as exact.
+        return self._result(torch.erf(torch.from_numpy(x.data.astype(np.float64))).numpy(), x.dtype, x.shape)
 
     # ---- casts ------------------------------------------------------------------------------------------------------
 
@@ -231,7 +261,8 @@ class BatchedBuilder(InterpreterBuilder):
 
     def create_expand_dims(self, x: Handle, axis: int) -> Handle:
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
-        return x.reshaped(shape, lambda a: np.expand_dims(a, axis + 1))
+        where = (slice(None),) * (axis + 1) + (None,)
+        return x.reshaped(shape, lambda a: a[where])
 
     def create_broadcast(self, x: Handle, shape: list[int]) -> Handle:
         return x.reshaped(tuple(shape), lambda a: a)
@@ -268,14 +299,11 @@ class BatchedBuilder(InterpreterBuilder):
         product = np.matmul(_matrix(x), _matrix(y), dtype=compute_dtype(acc.dtype))
         return self._result(product + acc.data, acc.dtype, (*x.shape[:-1], y.shape[-1]))
 
-    def reduce(self, x: Handle, op, axis: int | None, keep_dims: bool) -> Handle:
+    def reduce(self, x: Handle, op: Callable, axis: int, dtype: tl.dtype) -> Handle:
         """`op` is a numpy reduction. numpy's order of summation depends on the layout, so the block is laid out as
         Triton's interpreter has it: full and C-contiguous."""
-        axes = tuple(range(1, len(x.shape) + 1)) if axis is None else axis + 1
-        data = op(np.ascontiguousarray(x.expanded()), axis=axes, keepdims=keep_dims)
-        kept = [1 if axis is None or i == axis else n for i, n in enumerate(x.shape)]
-        shape = kept if keep_dims else [] if axis is None else [*x.shape[:axis], *x.shape[axis + 1 :]]
-        return self._result(data, x.dtype, tuple(shape))
+        data = op(np.ascontiguousarray(x.expanded()), axis=axis + 1)
+        return self._result(data, dtype, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
     def scan(self, x: Handle, op, axis: int, reverse: bool) -> Handle:
         data = x.expanded()
@@ -285,8 +313,9 @@ class BatchedBuilder(InterpreterBuilder):
 
     def create_histogram(self, x: Handle, bins: int, mask: Handle | None) -> Handle:
         data = x.expanded()
-        keep = np.ones(data.shape, bool) if mask is None else np.broadcast_to(mask.data, data.shape)
-        counts = np.stack([np.bincount(row[k], minlength=bins)[:bins] for row, k in zip(data, keep, strict=True)])
+        inside = (data >= 0) & (data < bins)
+        data, keep = np.broadcast_arrays(data, inside if mask is None else inside & mask.data)
+        counts = np.stack([np.bincount(row[k], minlength=bins) for row, k in zip(data, keep, strict=True)])
         return self._result(counts, tl.int32, (bins,))
 
     # ---- memory -----------------------------------------------------------------------------------------------------
@@ -306,17 +335,36 @@ class BatchedBuilder(InterpreterBuilder):
     def create_masked_store(self, pointer, value, mask, cache, eviction) -> None:
         self.memory.store(pointer, value, mask)
 
+    def create_make_block_ptr(self, base: Pointer, shape, strides, offsets, block_shape, order: object) -> BlockPointer:
+        return BlockPointer(base, tuple(shape), tuple(strides), tuple(offsets), tuple(block_shape))
+
+    def create_advance(self, pointer: BlockPointer, steps: list[Handle]) -> BlockPointer:
+        return pointer.advanced(steps)
+
+    def create_tensor_pointer_load(
+        self, pointer: BlockPointer, checked, padding, cache, eviction, is_volatile
+    ) -> Handle:
+        addresses, inside = pointer.materialized(checked)
+        element = addresses.get_element_ty()
+        fill = self._constant(np.nan if padding == _PADDING.PAD_NAN else 0, element)
+        return self.create_masked_load(addresses, inside, fill, cache, eviction, is_volatile)
+
+    def create_tensor_pointer_store(self, pointer: BlockPointer, value: Handle, checked, cache, eviction) -> None:
+        addresses, inside = pointer.materialized(checked)
+        self.memory.store(addresses, value, inside)
+
     def _one_program(self) -> None:
-        if len(self.programs) > 1:
+        """Here programs must come one by one; a group that finds out starts again."""
+        if not self.serial:
             raise NeedsOneProgram
 
     def _raw(self, x: Handle) -> np.ndarray:
-        return np.ascontiguousarray(to_storage(x.expanded(), x.dtype))
+        if x.dtype.name == "bf16":
+            raise UnsupportedError("an atomic on bfloat16 cannot be run without a GPU")
+        return np.ascontiguousarray(x.expanded())
 
     def create_atomic_rmw(self, op, pointer: Pointer, value: Handle, mask: Handle, sem, scope) -> Handle:
         self._one_program()
-        if value.dtype == tl.bfloat16:
-            raise UnsupportedError("an atomic on bfloat16 cannot be run without a GPU")
         addresses = np.ascontiguousarray(pointer.expanded()).view(np.uint64)
         keep = np.ascontiguousarray(np.broadcast_to(mask.expanded(), addresses.shape))
         values = np.ascontiguousarray(np.broadcast_to(self._raw(value), addresses.shape))
@@ -339,7 +387,8 @@ class BatchedBuilder(InterpreterBuilder):
             print(where, prefix, value.expanded()[0])
 
     def create_assert(self, condition: Handle, message: str) -> None:
-        if not condition.data.all():
+        active = True if self.memory.active is None else lift(self.memory.active, len(condition.shape))
+        if (active & ~condition.data).any():
             raise AssertionError(message)
 
     def create_assume(self, condition: Handle) -> None:
@@ -368,7 +417,7 @@ def _elementwise(method: str, op: Callable) -> Callable:
 
 
 for _name, _op in _UNARY.items():
-    setattr(BatchedBuilder, f"create_{_name}", _elementwise("_unary", _op))
+    setattr(BatchedBuilder, f"create_{_name}", _elementwise("unary", _op))
 for _name, _op in _BINARY.items():
     setattr(BatchedBuilder, f"create_{_name}", _elementwise("_binary", _op))
 for _name, _op in _COMPARE.items():
@@ -407,11 +456,3 @@ def _matrix(x: Handle) -> np.ndarray:
     """The operand as BLAS takes it in the stock interpreter: a real matrix, transposed views allowed."""
     data = x.data
     return data if data.shape[1:] == x.shape else np.ascontiguousarray(x.expanded())
-
-
-def agreed(values: np.ndarray) -> object:
-    """The one value that all programs of the group have; raises Divergence when they do not."""
-    first = values.flat[0]
-    if values.size > 1 and not (values == first).all():
-        raise Divergence(values)
-    return first

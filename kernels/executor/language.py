@@ -17,34 +17,28 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextlib import ExitStack
 from functools import cache
 from functools import reduce as fold
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import triton.language as tl
-from triton.language import core, standard
+from triton.language import core
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITCallable, JITFunction
 
-from .branches import Branch, only_assigns, run_both_ways
-from .builder import LIBDEVICE, agreed
-from .errors import UnsupportedError
-from .handle import Handle
-from .semantic import BatchedSemantic, BatchedTensor, block_type
+from .branches import Branch, names_assigned, only_assigns, run_both_ways
+from .builder import LIBDEVICE
+from .errors import Divergence, UnsupportedError
+from .handle import Handle, compute_dtype
+from .reductions import associative_scan, reduce, reduce_with_indices
+from .semantic import BatchedTensor, running, wrap
 
-running: ContextVar[BatchedSemantic] = ContextVar("running launch")
-"""The semantic of the launch that runs now."""
-
-
-def _wrap(handle: Handle) -> BatchedTensor:
-    return BatchedTensor(handle, block_type(handle.dtype, handle.shape) if handle.shape else handle.dtype)
-
-
-# ---- loops and comparisons of Python --------------------------------------------------------------------------------
+# ---- control flow and names of Python --------------------------------------------------------------------------------
 
 
 class KernelRange:
@@ -61,10 +55,10 @@ class KernelRange:
         self.start, self.stop, self.step = (b.handle.data.astype(np.int64) for b in bounds)
 
     def __iter__(self) -> Iterator[BatchedTensor]:
-        turns = int(agreed(np.maximum(0, -((self.start - self.stop) // self.step))))
-        storage = np.int64 if self.dtype == tl.int64 else np.int32
+        turns = int(running.get().builder.agreed(np.maximum(0, -((self.start - self.stop) // self.step))))
+        storage = compute_dtype(self.dtype)
         for turn in builtins.range(turns):
-            yield _wrap(Handle((self.start + turn * self.step).astype(storage), self.dtype, ()))
+            yield wrap(Handle((self.start + turn * self.step).astype(storage), self.dtype, ()))
 
 
 def _static_range(start, stop=None, step=None) -> builtins.range:
@@ -88,96 +82,48 @@ def _extremum(of_tensors: str, of_numbers: Callable) -> Callable:
     return apply
 
 
-# ---- reductions and scans -------------------------------------------------------------------------------------------
+def _logical(decided: bool, combine: str) -> Callable:
+    """`and` and `or`: elementwise on tensors, Python's own rule on constants. The operands come unevaluated.
 
-_NUMPY_REDUCTIONS = {
-    standard._sum_combine: np.sum,
-    standard._elementwise_max: np.nanmax,
-    standard._elementwise_min: np.nanmin,
-}
-_NUMPY_SCANS = {standard._sum_combine: np.cumsum, standard._prod_combine: np.cumprod}
+    A program whose outcome is decided must not evaluate the rest: `i > 0 and tl.load(p + i - 1) > x`.
+    """
 
+    def apply(*operands: Callable[[], object]) -> object:
+        semantic = running.get()
+        result = None
+        with ExitStack() as undecided:
+            for operand in operands:
+                value = core._unwrap_if_constexpr(operand())
+                if not isinstance(value, BatchedTensor):
+                    if bool(value) is decided:
+                        return value
+                    continue
+                result = value if result is None else getattr(semantic, combine)(result, value)
+                if not result.handle.shape:
+                    going_on = result.handle.data.astype(bool) != decided
+                    if not semantic.builder.of_running(going_on).any():
+                        break
+                    undecided.enter_context(semantic.builder.memory.only(going_on))
+        return value if result is None else result
 
-def _jitted(combine: object) -> object:
-    return getattr(combine, "jitted", combine)
-
-
-def _slices(x: BatchedTensor, axis: int) -> list[BatchedTensor]:
-    full = x.handle.expanded()
-    shape = (*x.handle.shape[:axis], *x.handle.shape[axis + 1 :])
-    return [_wrap(Handle(np.take(full, i, axis + 1), x.dtype, shape)) for i in builtins.range(x.handle.shape[axis])]
-
-
-def _folded(xs: tuple[BatchedTensor, ...], axis: int, combine: Callable, reverse: bool) -> list[tuple]:
-    """Any combine function, applied to whole slices of the group, first to last. Returns every partial result."""
-    columns = list(zip(*(_slices(x, axis) for x in xs), strict=True))
-    partial = [columns.pop() if reverse else columns.pop(0)]
-    for column in reversed(columns) if reverse else columns:
-        result = combine(*partial[-1], *column)
-        partial.append(result if isinstance(result, tuple) else (result,))
-    return partial
+    return apply
 
 
-def _reduce(input, axis, combine_fn, keep_dims=False, **_unused):
-    axis, keep_dims = core._unwrap_if_constexpr(axis), core._unwrap_if_constexpr(keep_dims)
-    xs = input if isinstance(input, (tuple, core.tuple)) else (input,)
-    semantic = running.get()
-    axis = axis + len(xs[0].handle.shape) if axis is not None and axis < 0 else axis
-    if len(xs) == 1 and _jitted(combine_fn) in _NUMPY_REDUCTIONS:
-        results = [
-            _wrap(semantic.builder.reduce(xs[0].handle, _NUMPY_REDUCTIONS[_jitted(combine_fn)], axis, keep_dims))
-        ]
-    else:
-        shape = xs[0].handle.shape
-        if axis is None:
-            xs = tuple(semantic.reshape(x, [int(np.prod(shape))], False) for x in xs)
-        results = list(_folded(tuple(xs), axis or 0, combine_fn, reverse=False)[-1])
-        if keep_dims:
-            kept = [1 if axis is None or i == axis else n for i, n in enumerate(shape)]
-            results = [semantic.reshape(r, kept, False) if r.handle.shape else semantic.splat(r, kept) for r in results]
-    return results[0] if not isinstance(input, (tuple, core.tuple)) else tuple(results)
+def _not(value: object) -> object:
+    return running.get().not_(value) if isinstance(value, BatchedTensor) else not value
 
 
-def _reduce_with_indices(input, axis, combine_fn, keep_dims=False, **_unused):
-    axis = core._unwrap_if_constexpr(axis)
-    semantic = running.get()
-    shape = input.handle.shape
-    axis = len(shape) - 1 if axis is None else axis
-    places = np.arange(shape[axis], dtype=np.int32).reshape(
-        1, *(-1 if i == axis else 1 for i in builtins.range(len(shape)))
-    )
-    index = BatchedTensor(Handle(places, tl.int32, shape), block_type(tl.int32, shape))
-    value, where = _reduce((input, index), axis, combine_fn, keep_dims)
-    return value, semantic.cast(where, tl.int32)
-
-
-def _associative_scan(input, axis, combine_fn, reverse=False, **_unused):
-    axis, reverse = core._unwrap_if_constexpr(axis), core._unwrap_if_constexpr(reverse)
-    xs = input if isinstance(input, (tuple, core.tuple)) else (input,)
-    semantic = running.get()
-    axis = axis + len(xs[0].handle.shape) if axis < 0 else axis
-    if len(xs) == 1 and _jitted(combine_fn) in _NUMPY_SCANS:
-        results = [_wrap(semantic.builder.scan(xs[0].handle, _NUMPY_SCANS[_jitted(combine_fn)], axis, reverse))]
-    else:
-        partial = _folded(tuple(xs), axis, combine_fn, reverse)
-        partial = partial[::-1] if reverse else partial
-        results = []
-        for i, x in enumerate(xs):
-            shape = x.handle.shape
-            parts = [
-                np.broadcast_to(p[i].handle.expanded(), (p[i].handle.data.shape[0], *p[i].handle.shape))
-                for p in partial
-            ]
-            programs = builtins.max(p.shape[0] for p in parts)
-            parts = [np.broadcast_to(p, (programs, *p.shape[1:])) for p in parts]
-            results.append(_wrap(Handle(np.stack(parts, axis + 1), x.dtype, shape)))
-    return results[0] if not isinstance(input, (tuple, core.tuple)) else tuple(results)
+def _static_assert(condition: object, message: str = "") -> None:
+    if not condition:
+        raise AssertionError(core._unwrap_if_constexpr(message))
 
 
 # ---- translation of names -------------------------------------------------------------------------------------------
 
 
 def _with_semantic(builtin: Callable) -> Callable:
+    builtin = getattr(builtin, "__wrapped__", builtin)  # Triton's wrapper only checks that there is a semantic
+
     def call(*args, **kwargs):
         result = builtin(*args, **kwargs, _semantic=running.get())
         # tl.math makes its results without asking the semantic for a tensor.
@@ -187,15 +133,11 @@ def _with_semantic(builtin: Callable) -> Callable:
 
 
 def _libdevice(name: str) -> Callable:
-    if name not in LIBDEVICE:
-
-        def refuse(*_: object):
+    def apply(*operands: BatchedTensor) -> BatchedTensor:
+        if name not in LIBDEVICE:
             raise UnsupportedError(f"the device function {name} cannot be run without a GPU")
-
-        return refuse
-
-    def apply(x: BatchedTensor) -> BatchedTensor:
-        return BatchedTensor(running.get().builder._unary(x.handle, LIBDEVICE[name]), x.type)
+        (x,) = operands
+        return BatchedTensor(running.get().builder.unary(x.handle, LIBDEVICE[name]), x.type)
 
     return apply
 
@@ -207,11 +149,7 @@ class _ModuleView:
         self.__dict__["_module"] = module
 
     def __getattr__(self, name: str) -> object:
-        if self._module.__name__.endswith("libdevice"):
-            value = _libdevice(name)
-        else:
-            value = translate(getattr(self._module, name))
-        self.__dict__[name] = value
+        self.__dict__[name] = value = translate(getattr(self._module, name))
         return value
 
 
@@ -219,12 +157,12 @@ def translate(value: object) -> object:
     """What a global of a kernel's module stands for while the kernel runs batched."""
     if isinstance(value, ModuleType):
         return _view(value) if value.__name__.split(".")[0] == "triton" else value
-    if isinstance(value, (JITCallable, InterpretedFunction)) and not isinstance(
-        value, (JITFunction, InterpretedFunction)
-    ):
-        return value  # constexpr functions run as they are
     if isinstance(value, (JITFunction, InterpretedFunction)):
         return _helper(value)
+    if isinstance(value, JITCallable):
+        return value  # constexpr functions run as they are
+    if isinstance(value, FunctionType) and re.fullmatch(r"triton\..*\.libdevice", value.__module__):
+        return _libdevice(value.__name__)
     try:
         if value in _OVERRIDES:
             return _OVERRIDES[value]
@@ -239,47 +177,57 @@ def _view(module: ModuleType) -> _ModuleView:
 
 
 _OVERRIDES = {
-    core.reduce: _reduce,
-    core._reduce_with_indices: _reduce_with_indices,
-    core.associative_scan: _associative_scan,
+    core.reduce: reduce,
+    core._reduce_with_indices: reduce_with_indices,
+    core.associative_scan: associative_scan,
     core.range: KernelRange,
     core.static_range: _static_range,
-    core.static_assert: lambda condition, msg="": None,
+    core.static_assert: _static_assert,
     core.static_print: lambda *values, **_hints: print(*values),
     core.multiple_of: lambda x, _values: x,
     core.max_contiguous: lambda x, _values: x,
     core.max_constancy: lambda x, _values: x,
 }
 
-_PYTHON_NAMES = {
-    "range": KernelRange,
-    "min": _extremum("minimum", builtins.min),
-    "max": _extremum("maximum", builtins.max),
-}
-
 
 class _Rewriter(ast.NodeTransformer):
     """What the source of a kernel becomes.
 
-    `x = 0` makes a tensor, so that a later `x.to(...)` or a loop over it works; an `if` that only assigns may be taken
-    both ways (see branches.py).
+    `x = 0` makes a tensor, so that a later `x.to(...)` or a loop over it works; `and`, `or` and `not` are those of
+    Triton, not of Python; an `if` that only assigns may be taken both ways (see branches.py).
     """
 
     def __init__(self) -> None:
         self._branches = 0
 
     def visit_If(self, node: ast.If) -> ast.If | list[ast.stmt]:
-        convertible = only_assigns(node.body) and only_assigns(node.orelse)
+        statements = node.body + node.orelse
+        names = names_assigned(statements) if only_assigns(statements) else None
         self.generic_visit(node)
-        if not convertible:
+        if names is None:
             return node
         self._branches += 1
-        return run_both_ways(node, self._branches)
+        return run_both_ways(node, names, self._branches)
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         self.generic_visit(node)
-        node.value = ast.Call(ast.Name("__to_tensor__", ast.Load()), [node.value], [])
+        node.value = _call("__to_tensor__", node.value)
         return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.Call:
+        self.generic_visit(node)
+        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        return _call(
+            "__and__" if isinstance(node.op, ast.And) else "__or__", *(ast.Lambda(nothing, v) for v in node.values)
+        )
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.UnaryOp | ast.Call:
+        self.generic_visit(node)
+        return _call("__not__", node.operand) if isinstance(node.op, ast.Not) else node
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
 def _to_tensor(value: object) -> object:
@@ -288,18 +236,20 @@ def _to_tensor(value: object) -> object:
 
 def _branch(test: object) -> Branch:
     """The outcome of an `if` that only assigns."""
-    if not isinstance(test, BatchedTensor) or test.handle.shape:
-        return Branch(bool(test), None, None)
-    taken = test.handle.data.astype(bool)
-    if taken.all() or not taken.any():
-        return Branch(bool(taken.flat[0]), None, None)
-    return Branch(taken, running.get().builder.memory, _select)
+    memory = running.get().builder.memory
+    try:
+        return Branch(bool(test), memory, _select)
+    except Divergence as parting:
+        return Branch(parting.keys, memory, _select)
 
 
-def _select(condition: Handle, a: object, b: object) -> object:
-    """`a` where the condition holds, else `b`, typed as `tl.where` would."""
+def _select(taken: np.ndarray, a: object, b: object) -> object:
+    """`a` where the branch was taken, else `b`, typed as `tl.where` would."""
     semantic = running.get()
-    return semantic.where(BatchedTensor(Handle(condition.data, tl.int1, ()), tl.int1), _to_tensor(a), _to_tensor(b))
+    a, b = _to_tensor(a), _to_tensor(b)
+    if not all(isinstance(x, BatchedTensor) and isinstance(x.handle, Handle) for x in (a, b)):
+        raise Divergence(taken)  # not a value per program, so let them part
+    return semantic.where(wrap(Handle(taken, tl.int1, ())), a, b)
 
 
 @cache
@@ -313,33 +263,45 @@ def _helper(jitted: JITFunction | InterpretedFunction) -> Callable:
     return call
 
 
+_PYTHON_NAMES = {
+    "range": KernelRange,
+    "min": _extremum("minimum", builtins.min),
+    "max": _extremum("maximum", builtins.max),
+}
+
+_REWRITTEN_NAMES = {
+    "__to_tensor__": _to_tensor,
+    "__branch__": _branch,
+    "__and__": _logical(False, "logical_and"),
+    "__or__": _logical(True, "logical_or"),
+    "__not__": _not,
+}
+
+
 @cache
 def device_function(jitted: JITFunction | InterpretedFunction) -> Callable:
     """The kernel (or helper) as a Python function over batched tensors. Built once per process."""
     function = jitted.fn
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     definition = tree.body[0]
-    definition.decorator_list = []
+    # Decorators, annotations and defaults have been evaluated where the function stands; they are not needed again.
+    definition.decorator_list, definition.returns, definition.args.defaults = [], None, []
+    for argument in definition.args.args:
+        argument.annotation = None
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     code = compile(ast.fix_missing_locations(_Rewriter().visit(tree)), inspect.getsourcefile(function), "exec")
-    scope = _LazyGlobals(function)
+    scope = _globals(function)
     exec(code, scope)
-    return scope[definition.name]
+    rebuilt = scope[definition.name]
+    rebuilt.__defaults__ = function.__defaults__
+    return rebuilt
 
 
-class _LazyGlobals(dict):
-    """A kernel's globals, translated. Names are looked up when the code is built: only those it mentions are copied."""
-
-    def __init__(self, function: Callable) -> None:
-        names = _names_in(function.__code__)
-        source = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        super().__init__({name: translate(source[name]) for name in names if name in source})
-        self.update({name: value for name, value in _PYTHON_NAMES.items() if name not in source})
-        self.update(__builtins__=builtins, __name__=function.__module__, __to_tensor__=_to_tensor, __branch__=_branch)
-        # Defaults and annotations are evaluated when the definition runs.
-        for name in ("tl", "triton"):
-            if name in source:
-                self.setdefault(name, translate(source[name]))
+def _globals(function: Callable) -> dict[str, object]:
+    """The globals that a kernel mentions, translated."""
+    source = {**_PYTHON_NAMES, **function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    known = {name: translate(source[name]) for name in _names_in(function.__code__) if name in source}
+    return {**known, "__builtins__": builtins, "__name__": function.__module__, **_REWRITTEN_NAMES}
 
 
 def _names_in(code) -> set[str]:

@@ -10,11 +10,11 @@ otherwise read what it wrote itself. So a group of more than one program keeps a
 and an abandoned call takes them back, last first. Between groups nothing is shared: Triton gives no order between
 programs of one launch except through atomics.
 
-**Atomics** have a meaning for one program at a time only. A group that meets one is abandoned in the same way, and the
-rest of the launch runs program by program in the order of the grid, as Triton's interpreter does.
+**Atomics** have a meaning for one program at a time only. A group that meets one is abandoned in the same way, and all
+that have not finished run program by program in the order of the grid, as Triton's interpreter does.
 
 **Memory.** The groups of a kernel's first launch start small; from then on the widest array that one program produced
-says how many fit (`builder.MAX_ARRAY_BYTES`).
+says how many fit (`MAX_ARRAY_BYTES`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from triton.language import core
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, mangle_type
 
-from .builder import MAX_ARRAY_BYTES, BatchedBuilder
+from .builder import BatchedBuilder
 from .errors import Divergence, NeedsOneProgram, UnsupportedError
-from .handle import Handle, Pointer
-from .language import device_function, running
+from .handle import Handle, Pointer, compute_dtype
+from .language import device_function, translate
 from .memory import Memory
-from .semantic import BatchedSemantic, BatchedTensor
+from .semantic import BatchedSemantic, running, wrap
+
+MAX_ARRAY_BYTES = 1 << 20
+"""Groups are cut so that the arrays of one operation stay around this size: bounded memory, and at home in a cache."""
 
 FIRST_GROUP = 256
 """Programs in the first group of a kernel whose width is not known yet."""
@@ -74,8 +77,8 @@ class Launcher:
         memory = Memory(tensors)
         builder = BatchedBuilder(sizes, memory)
         constants = _constexprs(jitted)
-        arguments = {n: v if n in constants else _argument(v) for n, v in values.items()}
-        key = (jitted, *((n, v) for n, v in values.items() if n in constants and not isinstance(v, torch.Tensor)))
+        arguments = {n: translate(v) if n in constants else _argument(v) for n, v in values.items()}
+        key = (jitted, *((n, repr(v)) for n, v in values.items() if n in constants))
         token = running.set(BatchedSemantic(builder))
         try:
             self._run(function, arguments, builder, memory, key)
@@ -87,19 +90,19 @@ class Launcher:
         programs = _programs(builder.grid_dim)
         counts.launches += 1
         counts.programs += len(programs)
-        serial = False
+        builder.serial = len(programs) == 1
         # Programs by the answers that they have given so far; those with the same answers may run together.
-        waiting: dict[tuple, np.ndarray] = {(): programs}
+        waiting: dict[tuple, np.ndarray] = {(): programs} if len(programs) else {}
         while waiting:
             answers = next(iter(waiting))
-            room = 1 if serial else self._room(key)
+            room = 1 if builder.serial else self._room(key)
             group, rest = waiting[answers][:room], waiting[answers][room:]
             if len(rest):
                 waiting[answers] = rest
             else:
                 del waiting[answers]
             builder.programs = group
-            memory.journaling = len(group) > 1
+            memory.journaling = not builder.serial
             counts.calls += 1
             try:
                 with np.errstate(all="ignore"):
@@ -112,7 +115,7 @@ class Launcher:
                     waiting[(*answers, answer)] = part if known is None else np.concatenate([known, part])
             except NeedsOneProgram:
                 memory.undo()
-                serial = True
+                builder.serial = True
                 left = np.concatenate([group, *waiting.values()])
                 waiting = {(): left[np.lexsort(left.T[::-1])]}
             self._widest[key] = max(self._widest.get(key, 0), builder.widest)
@@ -123,10 +126,9 @@ class Launcher:
 
 
 def _split(group: np.ndarray, keys: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
-    if len(keys) != len(group):
-        raise AssertionError("a value that programs disagree on has one entry per program")
-    for key in np.unique(keys):
-        yield key.item(), group[keys == key]
+    answers, which = np.unique(keys, return_inverse=True)
+    for i, answer in enumerate(answers):
+        yield answer.item(), group[which == i]
 
 
 def _programs(grid: tuple[int, int, int]) -> np.ndarray:
@@ -152,14 +154,14 @@ def _bind(jitted: JITFunction | InterpretedFunction, args: tuple, kwargs: dict) 
 
 def _argument(value: object) -> object:
     """A kernel argument as kernel code sees it. Floats stay Python numbers, as in Triton's interpreter."""
-    if isinstance(value, torch.Tensor):
-        dtype = tl.str_to_ty(mangle_type(value), None)
-        return BatchedTensor(Pointer((np.array([value.data_ptr()], np.int64),), dtype, ()), dtype)
-    if isinstance(value, bool):
-        return BatchedTensor(Handle(np.array([value]), tl.int1, ()), tl.int1)
-    if isinstance(value, int):
-        dtype, storage = (tl.int32, np.int32) if -(2**31) <= value < 2**31 else (tl.int64, np.int64)
-        return BatchedTensor(Handle(np.array([value], storage), dtype, ()), dtype)
     if value is None or isinstance(value, float):
         return value
+    if isinstance(value, torch.Tensor):
+        pointer = tl.str_to_ty(mangle_type(value), None)
+        return wrap(Pointer((np.array([value.data_ptr()], np.int64),), pointer, ()))
+    if isinstance(value, int):
+        dtype = tl.int1 if isinstance(value, bool) else tl.str_to_ty(mangle_type(value), None)
+        return wrap(Handle(np.array([value], compute_dtype(dtype)), dtype, ()))
+    if isinstance(value, tuple):
+        return core.tuple([_argument(v) for v in value])
     raise UnsupportedError(f"a kernel argument of type {type(value).__name__} cannot be run without a GPU")

@@ -9,7 +9,8 @@ address by address.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,17 +37,11 @@ class Region:
             self._runs[length] = np.lib.stride_tricks.as_strided(self._flat, (count, length), (width, width))
         return self._runs[length]
 
-    def index(self, addresses: np.ndarray, length: int) -> np.ndarray | None:
-        """The element numbers of these run beginnings, or None if a run would leave the storage."""
-        if addresses.size == 0:
-            return addresses
-        if (
-            addresses.min() < self.address
-            or addresses.max() + length * self.dtype.itemsize > self.address + self.nbytes
-        ):
-            return None
-        offsets = addresses - self.address
-        return offsets // self.dtype.itemsize if self.dtype.itemsize > 1 else offsets
+    def holds(self, starts: np.ndarray, length: int) -> bool:
+        """Do the runs that begin at these addresses lie in the storage, on whole elements?"""
+        width = self.dtype.itemsize
+        inside = starts.min() >= self.address and starts.max() + length * width <= self.address + self.nbytes
+        return bool(inside and (width == 1 or not ((starts - self.address) & (width - 1)).any()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,8 @@ class Memory:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._regions: dict[tuple[int, np.dtype], Region] = {}
-        self._tensors = list(tensors)
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        self._storages = {(storage.data_ptr(), storage.nbytes()) for storage in storages}
         self._journal: list[Callable[[], None]] = []
         self.journaling = True
         self.active: np.ndarray | None = None
@@ -85,14 +81,16 @@ class Memory:
         if runs is not None:
             raw = runs.region.runs(runs.length)[runs.index]
             values = from_storage(np.ascontiguousarray(np.moveaxis(raw, -1, runs.axis)), element)
+            if bits is None:
+                return values
             fill = values.dtype.type(0) if other is None else other.data
-            if runs.mask is not None:
-                values = np.where(np.expand_dims(runs.mask, runs.axis), values, fill)
-            if runs.length < pointer.shape[runs.axis - 1]:
-                whole = _full(fill, (values.shape[0], *pointer.shape))
-                np.moveaxis(whole, runs.axis, -1)[..., : runs.length] = np.moveaxis(values, runs.axis, -1)
-                values = whole
-            return values
+            if runs.length == pointer.shape[runs.axis - 1]:
+                return np.where(np.expand_dims(runs.mask, runs.axis), values, fill)
+            shape = np.broadcast_shapes(values.shape[:1] + pointer.shape, np.shape(fill))
+            whole = _full(fill, shape)
+            head = np.moveaxis(whole, runs.axis, -1)[..., : runs.length]
+            np.copyto(head, np.moveaxis(values, runs.axis, -1), where=runs.mask[..., None])
+            return whole
         shape = np.broadcast_shapes(pointer.data.shape, (1, *pointer.shape), () if bits is None else bits.shape)
         addresses = _full(pointer.data, shape).view(np.uint64)
         dtype = storage_dtype(element)
@@ -136,6 +134,16 @@ class Memory:
         active = lift(self.active, rank)
         return active if bits is None else bits & active
 
+    @contextmanager
+    def only(self, programs: np.ndarray) -> Iterator[None]:
+        """Switch off every other program inside the block."""
+        before = self.active
+        self.active = programs if before is None else before & programs
+        try:
+            yield
+        finally:
+            self.active = before
+
     def forget(self) -> None:
         """The group has finished; its stores stand."""
         self._journal.clear()
@@ -164,10 +172,8 @@ class Memory:
                 if length == 0:
                     continue
             starts = sum(term if term.shape[axis] == 1 else term.take([0], axis) for term in pointer.terms)
-            outer = (1, *pointer.shape)
-            full = tuple(np.broadcast_shapes(starts.shape, outer[:axis] + (1,) + outer[axis + 1 :]))
-            if whole_runs is not None:
-                full = np.broadcast_shapes(full, whole_runs.shape)
+            outer = (1, *pointer.shape[: axis - 1], 1, *pointer.shape[axis:])
+            full = np.broadcast_shapes(starts.shape, outer, () if whole_runs is None else whole_runs.shape)
             starts = np.broadcast_to(starts, full).squeeze(axis)
             keep = None if whole_runs is None else np.broadcast_to(whole_runs, full).squeeze(axis)
             return self._in_region(starts, keep, axis, length, dtype)
@@ -180,19 +186,18 @@ class Memory:
         if touched.size == 0:
             return None
         for region in self._candidates(int(touched.flat[0]), dtype):
-            if region.index(touched, length) is not None:
+            if region.holds(touched, length):
                 if keep is not None:  # masked-off runs may begin anywhere; point them at a harmless place
                     starts = np.where(keep, starts, region.address)
                 return _Runs(region, axis, length, (starts - region.address) // dtype.itemsize, keep)
         return None
 
     def _candidates(self, address: int, dtype: np.dtype) -> Iterable[Region]:
-        for tensor in self._tensors:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
-                key = (storage.data_ptr(), dtype)
+        for start, nbytes in self._storages:
+            if start <= address < start + nbytes:
+                key = (start, dtype)
                 if key not in self._regions:
-                    self._regions[key] = Region(storage.data_ptr(), storage.nbytes(), dtype)
+                    self._regions[key] = Region(start, nbytes, dtype)
                 yield self._regions[key]
 
 
@@ -202,7 +207,7 @@ def _full(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _cut_off(mask: np.ndarray, axis: int) -> tuple[int, np.ndarray]:
-    """A mask that lets through the first n elements of some runs: n, and which runs. (0, mask) if it is not like that."""
+    """A mask that lets through the first n elements of some runs: n, and which runs. (0, mask) if it does not."""
     size = mask.shape[axis]
     length = int(mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis)).sum())
     runs = mask.take([0], axis)

@@ -1,8 +1,8 @@
 """Entering and leaving an executor: which machinery answers `kernel[grid](...)` inside a `with` block.
 
-Nothing is patched at import. Inside the block two methods of Triton are replaced (a launch, and the autotuner's
-choice), and both are put back when it ends, also after an exception. Blocks may be nested. They are for one thread:
-another thread that launches kernels meanwhile would be caught in them.
+Nothing is patched at import. Inside the block a few methods of Triton are replaced (a launch, the autotuner's choice,
+and how a type is written in IR), and all are put back when it ends, also after an exception. Blocks may be nested. They
+are for one thread: another thread that launches kernels meanwhile would be caught in them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def executing(executor: Executor) -> Iterator[Launcher | None]:
         stack.enter_context(_replaced(JITFunction, "run", run))
         if executor is Executor.BATCHED:
             stack.enter_context(_replaced(InterpretedFunction, "run", run))
+            # There is no IR: a type stands for itself. Written as IR, unsigned integers would become signed.
+            stack.enter_context(_replaced(tl.dtype, "to_ir", lambda self, builder: self))
         else:
+            stack.enter_context(_replaced(InterpretedFunction, "run", _unpatching(InterpretedFunction.run)))
             stack.enter_context(_replaced(JITFunction, "__call__", _call_stock))
             stack.enter_context(_replaced(stock.FunctionRewriter, "ast_transformer", _TensorLoops()))
             stack.enter_context(_replaced(stock.FunctionRewriter, "_compile_and_exec", _compile_apart))
@@ -78,7 +81,10 @@ def _first_config(self: Autotuner, *args: object, **kwargs: object) -> object:
     config = next(iter(self.prune_configs(kwargs)))
     if config.pre_hook is not None:
         config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
-    return self.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+    try:
+        return self.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+    finally:
+        self.nargs = None  # as Triton leaves it: it would keep the tensors alive
 
 
 def _run_batched(self: JITFunction | InterpretedFunction, *args: object, grid: object, warmup: bool, **kwargs: object):
@@ -88,7 +94,7 @@ def _run_batched(self: JITFunction | InterpretedFunction, *args: object, grid: o
         _launcher.launch(self, args, kwargs, grid)
 
 
-# ---- Triton's own interpreter, with the two repairs that FLA's kernels need (loops and autotuning) --------------------
+# ---- Triton's own interpreter, with the repairs that FLA's kernels need (loops, autotuning) --------------------------
 
 _stock_rewrites: dict[Callable, Callable] = {}
 
@@ -104,6 +110,29 @@ def _run_stock(self: JITFunction, *args: object, grid: object, warmup: bool, **k
             "Triton's own interpreter multiplies bfloat16 as raw integers: use --dtype float32 or --executor batched"
         )
     _interpreted(self.fn).run(*args, grid=grid, warmup=warmup, **kwargs)
+
+
+def _unpatching(launch: Callable) -> Callable:
+    """A launch after which `triton.language` is what it was. Triton's own forgets what it patched for a helper."""
+
+    def run(*args: object, **kwargs: object) -> None:
+        with ExitStack() as stack:
+            for owner in _PATCHED_BY_TRITON:
+                stack.callback(_restore, owner, dict(vars(owner)))
+            launch(*args, **kwargs)
+
+    return run
+
+
+_PATCHED_BY_TRITON = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
+
+
+def _restore(owner: object, before: dict[str, object]) -> None:
+    for name in vars(owner).keys() - before.keys():
+        delattr(owner, name)
+    for name, value in before.items():
+        if vars(owner)[name] is not value:
+            setattr(owner, name, value)
 
 
 def _call_stock(self: JITFunction, *args: object, **kwargs: object) -> object:

@@ -7,13 +7,18 @@ kernel of small blocks spends most of its time.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import cache
 
 import triton.language as tl
 from triton.language import core
 from triton.language.semantic import TritonSemantic
 
-from .builder import BatchedBuilder, agreed
+from .builder import BatchedBuilder
+from .handle import Handle
+
+running: ContextVar[BatchedSemantic] = ContextVar("running launch")
+"""The semantic of the launch that runs now."""
 
 
 class BatchedTensor(core.tensor):
@@ -31,20 +36,33 @@ class BatchedTensor(core.tensor):
     def shape(self) -> tuple[core.constexpr, ...]:
         return _constexpr_shape(tuple(self.type.shape)) if self.type.is_block() else ()
 
-    @shape.setter
-    def shape(self, value: object) -> None:
-        raise AttributeError("the shape of a tensor follows from its type")
-
     @property
     def numel(self) -> core.constexpr:
-        return core.constexpr(self.type.numel if self.type.is_block() else 1)
+        return core.constexpr(self._size())
 
     def __bool__(self) -> bool:
-        """Control flow needs one value for the whole group. A block is true, as in Triton's interpreter."""
-        return True if self.type.is_block() else bool(agreed(self.handle.data))
+        """Control flow needs one value for the whole group. A block is true: Triton's own code asks `if other`."""
+        return self._size() > 1 or running.get().builder.truth(self.handle)
 
     def __index__(self) -> int:
-        return int(agreed(self.handle.data))
+        if self._size() > 1:
+            raise ValueError(f"a block of type {self.type} is not one integer")
+        return int(running.get().builder.agreed(self.handle.data))
+
+    def _size(self) -> int:
+        return self.type.numel if self.type.is_block() else 1
+
+    def __getitem__(self, index: object) -> BatchedTensor:
+        """`x[:, None]`: an index can only add axes."""
+        index = index if isinstance(index, tuple) else (index,)
+        shape, known = [], iter(self.handle.shape)
+        for item in index:
+            if item is not None and item != slice(None):
+                raise ValueError(f"unsupported tensor index: {item}")
+            shape.append(1 if item is None else next(known))
+        shape = (*shape, *known)
+        where = (slice(None), *index)
+        return BatchedTensor(self.handle.reshaped(shape, lambda a: a[where]), block_type(self.dtype, shape))
 
     def __repr__(self) -> str:
         return f"{self.type}{self.handle.data!r}"
@@ -67,6 +85,11 @@ def block_type(scalar: tl.dtype, shape: tuple[int, ...]) -> tl.block_type:
     if key not in _block_types:
         _block_types[key] = tl.block_type(scalar, list(shape))
     return _block_types[key]
+
+
+def wrap(handle: Handle) -> BatchedTensor:
+    """A handle as a tensor of the type that it says it has."""
+    return BatchedTensor(handle, block_type(handle.dtype, handle.shape) if handle.shape else handle.dtype)
 
 
 @cache
@@ -92,7 +115,7 @@ class BatchedSemantic(TritonSemantic):
         self._constants: dict[tuple, BatchedTensor] = {}
 
     def scalar_constant(self, value: object, dtype: tl.dtype) -> BatchedTensor:
-        key = (value, type(value), dtype.name)
+        key = (value or repr(value), dtype.name)  # 0.0 and -0.0 are equal, and not the same
         if key not in self._constants:
             self._constants[key] = super().scalar_constant(value, dtype)
         return self._constants[key]
