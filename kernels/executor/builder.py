@@ -100,10 +100,11 @@ class BatchedBuilder(InterpreterBuilder):
     widest:   the largest block, in bytes per program, that an operation has produced so far.
     """
 
-    def __init__(self, grid: tuple[int, int, int], memory: Memory) -> None:
+    def __init__(self, grid: tuple[int, int, int], memory: Memory, checked: bool) -> None:
         super().__init__()
-        # Triton's overflow sanitizer triples every integer operation; compiled kernels run without it too.
-        self.options = InterpreterOptions(sanitize_overflow=False)
+        # As in compiled kernels, `tl.device_assert` counts only in a launch with debug=True. Triton's overflow
+        # sanitizer stays off: it triples every integer operation.
+        self.options = InterpreterOptions(debug=checked, sanitize_overflow=False)
         self.set_grid_dim(*grid)
         self.memory = memory
         self.programs = np.zeros((1, 3), np.int32)
@@ -369,7 +370,8 @@ class BatchedBuilder(InterpreterBuilder):
         keep = np.ascontiguousarray(np.broadcast_to(mask.expanded(), addresses.shape))
         values = np.ascontiguousarray(np.broadcast_to(self._raw(value), addresses.shape))
         kind, order = self.ir_rmw_op_to_interpreter_rmw_op[op], self.ir_sem_to_interpreter_sem[sem]
-        return Handle(_atomics.atomic_rmw(kind, addresses, values, keep, order), value.dtype, value.shape)
+        old = _atomics.atomic_rmw(kind, addresses, values, keep, order)
+        return Handle(np.where(keep, old, old.dtype.type(0)), value.dtype, value.shape)
 
     def create_atomic_cas(self, pointer: Pointer, compare: Handle, value: Handle, sem, scope) -> Handle:
         self._one_program()

@@ -77,7 +77,7 @@ def _extremum(of_tensors: str, of_numbers: Callable) -> Callable:
             return of_numbers(*values)
         semantic = running.get()
         pick = getattr(semantic, of_tensors)
-        return fold(lambda a, b: pick(semantic.to_tensor(a), semantic.to_tensor(b), None), values)
+        return fold(lambda a, b: pick(semantic.to_tensor(a), semantic.to_tensor(b), core.PropagateNan.NONE), values)
 
     return apply
 

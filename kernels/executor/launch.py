@@ -75,7 +75,7 @@ class Launcher:
             if tensor.device.type != "cpu":
                 raise UnsupportedError(f"the batched executor runs on CPU tensors, not on {tensor.device}")
         memory = Memory(tensors)
-        builder = BatchedBuilder(sizes, memory)
+        builder = BatchedBuilder(sizes, memory, checked=bool(kwargs.get("debug")))
         constants = _constexprs(jitted)
         arguments = {n: translate(v) if n in constants else _argument(v) for n, v in values.items()}
         key = (jitted, *((n, repr(v)) for n, v in values.items() if n in constants))
@@ -153,9 +153,15 @@ def _bind(jitted: JITFunction | InterpretedFunction, args: tuple, kwargs: dict) 
 
 
 def _argument(value: object) -> object:
-    """A kernel argument as kernel code sees it. Floats stay Python numbers, as in Triton's interpreter."""
-    if value is None or isinstance(value, float):
+    """A kernel argument as compiled kernel code sees it.
+
+    A float is a float32 tensor. Triton's interpreter leaves it a Python number, which would be rounded to bfloat16
+    before it scales a bfloat16 block.
+    """
+    if value is None:
         return value
+    if isinstance(value, float):
+        return wrap(Handle(np.array([value], np.float32), tl.float32, ()))
     if isinstance(value, torch.Tensor):
         pointer = tl.str_to_ty(mangle_type(value), None)
         return wrap(Pointer((np.array([value.data_ptr()], np.int64),), pointer, ()))

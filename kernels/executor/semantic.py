@@ -33,8 +33,8 @@ class BatchedTensor(core.tensor):
         self.dtype = type.scalar
 
     @property
-    def shape(self) -> tuple[core.constexpr, ...]:
-        return _constexpr_shape(tuple(self.type.shape)) if self.type.is_block() else ()
+    def shape(self) -> core.tuple:
+        return _constexpr_shape(tuple(self.type.shape) if self.type.is_block() else ())
 
     @property
     def numel(self) -> core.constexpr:
@@ -72,8 +72,8 @@ class BatchedTensor(core.tensor):
 
 
 @cache
-def _constexpr_shape(shape: tuple[int, ...]) -> tuple[core.constexpr, ...]:
-    return tuple(core.constexpr(n) for n in shape)
+def _constexpr_shape(shape: tuple[int, ...]) -> core.tuple:
+    return core.tuple([core.constexpr(n) for n in shape])
 
 
 _block_types: dict[tuple[str, tuple[int, ...]], tl.block_type] = {}
@@ -115,7 +115,7 @@ class BatchedSemantic(TritonSemantic):
         self._constants: dict[tuple, BatchedTensor] = {}
 
     def scalar_constant(self, value: object, dtype: tl.dtype) -> BatchedTensor:
-        key = (value or repr(value), dtype.name)  # 0.0 and -0.0 are equal, and not the same
+        key = (value, dtype.name)
         if key not in self._constants:
             self._constants[key] = super().scalar_constant(value, dtype)
         return self._constants[key]

@@ -1,9 +1,10 @@
-"""FLA's own kernels: the batched executor against Triton's interpreter, bit for bit, and against a float64 recurrence."""
+"""FLA's own kernels: the batched executor against Triton's interpreter, bit for bit, and against float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,7 +29,11 @@ OPS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a linear-attention op. `bounds` packs sequences; `raw` names what the kernel itself makes of raw input."""
+    """One call of a linear-attention op.
+
+    bounds: where packed sequences begin and end.
+    raw:    what the kernel itself makes of raw input.
+    """
 
     id: str
     mixer: str = KDA
@@ -51,14 +56,15 @@ class Case:
         decays = (1, t, hv, d) if self.mixer == KDA else (1, t, hv)
         g = torch.randn(decays) if "gate" in self.raw else F.logsigmoid(torch.randn(decays)) / 4
         beta = torch.randn(1, t, hv) if "beta" in self.raw else torch.rand(1, t, hv)
-        made = dict(q=q.to(dtype), k=k.to(dtype), v=v.to(dtype), g=g, beta=beta.to(dtype))
+        made = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype), "g": g, "beta": beta.to(dtype)}
         if "gate" in self.raw:
-            made |= dict(A_log=torch.randn(hv) / 2, dt_bias=torch.randn(hv * (d if self.mixer == KDA else 1)))
+            made |= {"A_log": torch.randn(hv) / 2, "dt_bias": torch.randn(hv * (d if self.mixer == KDA else 1))}
         if self.bounds:
             made["cu_seqlens"] = torch.tensor(self.bounds)
         if self.state:
-            made |= dict(initial_state=torch.randn(max(1, len(self.bounds) - 1), hv, d, d) / 8, output_final_state=True)
-        flags = dict(gate="use_gate_in_kernel", norm="use_qk_l2norm_in_kernel", beta="use_beta_sigmoid_in_kernel")
+            sequences = max(1, len(self.bounds) - 1)
+            made |= {"initial_state": torch.randn(sequences, hv, d, d) / 8, "output_final_state": True}
+        flags = {"gate": "use_gate_in_kernel", "norm": "use_qk_l2norm_in_kernel", "beta": "use_beta_sigmoid_in_kernel"}
         return made | {flags[name]: True for name in self.raw} | self.options
 
     def run(self, executor: Executor, inputs: dict[str, object]) -> list[Tensor]:
@@ -83,7 +89,7 @@ def oracle(case: Case, inputs: dict[str, object]) -> tuple[Tensor, Tensor]:
     q, k = (x.repeat_interleave(case.value_heads // case.heads, dim=2) for x in (q, k))
     out, finals = torch.empty_like(v), []
     bounds = case.bounds or (0, case.tokens)
-    for n, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for n, (start, stop) in enumerate(pairwise(bounds)):
         state = inputs["initial_state"][n].double() if case.state else v.new_zeros(case.value_heads, case.dim, case.dim)
         for t in range(start, stop):
             state = state * g[0, t].exp()[..., None]
@@ -95,7 +101,7 @@ def oracle(case: Case, inputs: dict[str, object]) -> tuple[Tensor, Tensor]:
 
 
 def relative_error(got: Tensor, exact: Tensor) -> float:
-    return float((got.double() - exact).norm() / exact.norm())
+    return ((got.double() - exact).norm() / exact.norm()).item()
 
 
 RAW = frozenset({"gate", "norm", "beta"})
@@ -258,7 +264,7 @@ def test_the_short_convolution_over_packed_sequences() -> None:
     batched, stock = both(lambda: run(x, before, bounds))
     assert all(torch.equal(a, b) for a, b in zip(batched, stock, strict=True))
     with executing(Executor.BATCHED):
-        for n, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for n, (start, stop) in enumerate(pairwise(bounds.tolist())):
             alone, state = run(x[:, start:stop], before[n : n + 1], None)
             assert torch.equal(alone, batched[0][:, start:stop])
             assert torch.equal(state[0], batched[1][n])
@@ -282,6 +288,7 @@ def test_gated_rms_norm(shape: tuple[int, ...], activation: str) -> None:
     x, gate = torch.randn(shape), torch.randn(shape)
     norm = FusedRMSNormGated(shape[-1], activation=activation, eps=1e-5)
     torch.nn.init.normal_(norm.weight)
+    norm.requires_grad_(False)
     (batched,), (stock,) = both(lambda: norm(x, gate))
     assert torch.equal(batched, stock)
     wide = x.double()
