@@ -152,16 +152,23 @@ def _windows(payload: StackState, trajectory: Trajectory) -> tuple[int, ...]:
 
 
 def _window_depths(state: RecurrentState, raw: Tensor) -> set[int]:
-    """Depths whose window is nearest to the payload's, if it is nearer than half way to the next different one."""
+    """Depths whose window is the payload's, or else the nearest one, if it is nearer than half way to the next."""
     window = state.window.to(raw.dtype)
-    count = len(raw) - len(window) + 1
-    apart = sum((raw[j : j + count] - row).double().square().sum(dim=1) for j, row in enumerate(window)).sqrt()
-    nearest = float(apart.min())
-    close = (apart == nearest).nonzero().flatten()
-    if nearest == 0:
-        return set(close.tolist())
-    i = int(close[0])
-    here = raw[i : i + len(window)]
-    others = sum((raw[j : j + count] - row).double().square().sum(dim=1) for j, row in enumerate(here)).sqrt()
-    gap = float(others[others > 0].min()) if bool((others > 0).any()) else float(here.double().norm())
-    return {i} if nearest < gap / 2 else set()
+    starts = len(raw) - len(window) + 1
+    # One channel of one row tells nearly all depths apart, and costs next to nothing.
+    likely = (raw[:starts, 0] == window[0, 0]).nonzero().flatten().tolist()
+    same = {i for i in likely if torch.equal(raw[i : i + len(window)], window)}
+    if same:
+        return same
+    apart = _window_distances(raw, window)
+    nearest = int(apart.argmin())
+    steps = _window_distances(raw, raw[nearest : nearest + len(window)])
+    gap = float(steps[steps > 0].min()) if bool((steps > 0).any()) else float(window.double().norm())
+    return {nearest} if float(apart[nearest]) < gap / 2 else set()
+
+
+def _window_distances(raw: Tensor, window: Tensor) -> Tensor:
+    """[depths], how far the window at each depth is from this one."""
+    starts = len(raw) - len(window) + 1
+    rows = ((raw[j : j + starts].double() - row.double()).square().sum(dim=1) for j, row in enumerate(window))
+    return sum(rows).sqrt()
