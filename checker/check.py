@@ -89,11 +89,7 @@ def _drive(work: Workload, cell: Cell, trajectory: Trajectory) -> _Driven:
         return OfferedSnapshots(trajectory, start, end)
 
     offer = shared if work.share else DonorPasses(trajectory).offer
-    engine = work.engine(cell)
-    try:
-        replay, payload = drive(engine, cell, work.streams[cell.stream], offer)
-    finally:
-        engine.close()
+    replay, payload = drive(lambda: work.engine(cell), cell, work.streams[cell.stream], offer)
     return _Driven(cell, replay, payload, trajectory)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ..engines.base import Engine, Match, Snapshots
 from ..scenarios.history import Decode, Extend, steps
@@ -13,26 +14,43 @@ Offer = Callable[[int, int], Snapshots]
 """The snapshots that a pass of the donor over tokens [start, end) leaves; passes are asked for in order."""
 
 
-def drive(engine: Engine, cell: Cell, tokens: Sequence[int], offer: Offer) -> tuple[Replay, Snapshot | None]:
+def drive(
+    make: Callable[[], Engine], cell: Cell, tokens: Sequence[int], offer: Offer
+) -> tuple[Replay, Snapshot | None]:
     """Serve the donor, then match the resuming prompt. Returns the account and the payload that was handed back.
 
     Whatever the engine raises becomes the account's `failure`: one broken cell does not stop the others.
     """
-    prompt = cell.prompt
+    engine = None
     try:
-        donor = engine.match(tokens[: prompt.prompt_length])
-        for step in steps(prompt, donor.cached_tokens):
-            match step:
-                case Extend(start, end):
-                    engine.extend(donor.request, start, end, offer(start, end))
-                case Decode(position):
-                    engine.decode(donor.request, tokens[position], offer(position, position + 1))
-        engine.finish(donor.request)
-        resumed = engine.match(tokens[: prompt.resume_length])
-        failure = _nonsense(resumed, prompt.resume_length)
+        engine = make()
+        resumed = _serve(engine, cell, tokens, offer)
+        failure = _nonsense(resumed, cell.prompt.resume_length)
+        return _account(engine, resumed, failure), None if failure else resumed.payload
     except Exception as error:
-        return _account(engine, None, f"{type(error).__name__}: {error}".rstrip(": ")), None
-    return _account(engine, resumed, failure), None if failure else resumed.payload
+        return _account(engine, None, _words(error)), None
+    finally:
+        if engine is not None:
+            with suppress(Exception):
+                engine.close()
+
+
+def _serve(engine: Engine, cell: Cell, tokens: Sequence[int], offer: Offer) -> Match:
+    prompt = cell.prompt
+    donor = engine.match(tokens[: prompt.prompt_length])
+    for step in steps(prompt, donor.cached_tokens):
+        match step:
+            case Extend(start, end):
+                engine.extend(donor.request, start, end, offer(start, end))
+            case Decode(position):
+                engine.decode(donor.request, tokens[position], offer(position, position + 1))
+    engine.finish(donor.request)
+    return engine.match(tokens[: prompt.resume_length])
+
+
+def _words(error: Exception) -> str:
+    """The error as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
 
 
 def _nonsense(match: Match, length: int) -> str:
@@ -46,11 +64,11 @@ def _nonsense(match: Match, length: int) -> str:
     return ""
 
 
-def _account(engine: Engine, match: Match | None, failure: str) -> Replay:
+def _account(engine: Engine | None, match: Match | None, failure: str) -> Replay:
     try:
-        donations = tuple(engine.donations)
+        donations = tuple(engine.donations) if engine is not None else ()
     except Exception as error:  # the engine's own books may be what broke
-        donations, failure = (), failure or f"{type(error).__name__}: {error}"
+        donations, failure = (), failure or _words(error)
     if match is None or failure:
         return Replay(0, None, None, None, donations, failure or "it gave no answer")
     tag = match.payload.tag if match.payload is not None else None

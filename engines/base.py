@@ -68,7 +68,8 @@ class Match:
 class Snapshots(ABC):
     """The states that one forward pass makes available, as the kernels leave them behind.
 
-    A pass over tokens [start, end) yields the state before each kernel chunk (FLA's intermediate `h`), and the final one.
+    A pass over tokens [start, end) yields the state before each kernel chunk (FLA's intermediate `h`), and the one at
+    its end.
     """
 
     @abstractmethod
@@ -102,7 +103,7 @@ class Engine(ABC):
 
     @abstractmethod
     def decode(self, request: RequestId, token: int, snapshots: Snapshots) -> None:
-        """One decode step has absorbed `token`; `snapshots` holds only the final state, one token deeper than before."""
+        """A decode step has absorbed `token`; `snapshots` holds only the final state, one token deeper than before."""
 
     @abstractmethod
     def finish(self, request: RequestId) -> None:
@@ -113,5 +114,5 @@ class Engine(ABC):
     def donations(self) -> Sequence[Donation]:
         """Every donation so far, in order."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most engines have nothing to release)
         """Release what the engine holds outside this process. In-process models hold nothing."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
 
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines.base import Engine
@@ -36,16 +40,53 @@ NEWEST = f"model:sglang-{RELEASES[-1].release}"
 """The engine that is checked when nobody names one."""
 
 
+OWN = "python:"
+"""A name `python:MODULE:CLASS` is a subclass of `Engine` of the user's, made with a Geometry alone."""
+
+
+class EngineError(ValueError):
+    """An engine of the user's that cannot be had; the message says what is missing."""
+
+
+def _own(name: str) -> Callable[[Geometry], Engine]:
+    """The user's class behind `python:MODULE:CLASS`. Modules are also looked for in the current folder."""
+    module_name, _, class_name = name.removeprefix(OWN).partition(":")
+    if not module_name or not class_name:
+        raise EngineError(f"engine {name!r}: write python:MODULE:CLASS, e.g. python:my_engine:MyEngine")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise EngineError(
+            f"engine {name!r}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    made = getattr(module, class_name, None)
+    if not (isinstance(made, type) and issubclass(made, Engine)):
+        raise EngineError(f"engine {name!r}: {module_name} has no class {class_name} that is an engines.base.Engine")
+
+    return made
+
+
 def available() -> list[str]:
     """Every name that `create` accepts, oldest release first."""
     return list(_MAKERS)
 
 
-def create(name: str, geometry: Geometry, guard: bool = False) -> Engine:
-    """A fresh engine with an empty cache. Raises UnknownEngine.
+def find(name: str, guard: bool = False) -> Callable[[Geometry], Engine]:
+    """What makes engines of this name. Raises UnknownEngine, or EngineError for one of the user's.
 
     guard: have the insert refuse a state that does not stand where its node ends.
     """
+    if name.startswith(OWN):
+        if guard:
+            raise EngineError(f"--guard is a choice of the modelled engines; {name} has its own rules")
+        return _own(name)
     if name not in _MAKERS:
         raise UnknownEngine(name)
-    return _MAKERS[name](geometry, guard)
+    return partial(_MAKERS[name], guard=guard)
+
+
+def create(name: str, geometry: Geometry, guard: bool = False) -> Engine:
+    """A fresh engine with an empty cache; see `find`."""
+    return find(name, guard)(geometry)

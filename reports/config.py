@@ -13,7 +13,7 @@ from pathlib import Path
 from ..checker.cells import Cell
 from ..checker.geometry import Geometry, GeometryError
 from ..checker.grid import GridError, grid, parse_sizes
-from ..engines.catalog import NEWEST, UnknownEngine, create
+from ..engines.catalog import NEWEST, EngineError, UnknownEngine, find
 from ..kernels.footprint import available_bytes, cold_run_bytes
 from ..kernels.presets import PRESETS, Preset
 from ..scenarios.edges import default_prompts
@@ -75,7 +75,7 @@ def load(choices: Choices) -> Config:
     """Check every choice and plan the cells. Raises ConfigError."""
     try:
         return _load(choices)
-    except (GeometryError, GridError, PromptError, PromptFileError, UnknownEngine, OutputError) as error:
+    except (GeometryError, GridError, PromptError, PromptFileError, UnknownEngine, EngineError, OutputError) as error:
         raise ConfigError(str(error)) from error
 
 
@@ -94,7 +94,7 @@ def _load(choices: Choices) -> Config:
                 f"--chunk {geometry.chunk}: the kernels of {preset.name} have chunks of {accepted} tokens"
             )
     engine = choices.engine or NEWEST
-    create(engine, geometries[0], choices.guard).close()  # an unknown name is answered now
+    find(engine, choices.guard)  # an unknown name is answered now
     if choices.tokenizer and not choices.prompts_file:
         raise ConfigError("--tokenizer turns the text of a prompts file into tokens: give --prompts FILE with it")
     for path, check in ((choices.json, check_writable), (choices.table, check_table)):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..checker.cells import CellResult, Run, UnderTest
+from ..engines.catalog import find
 from .config import Config, ConfigError
 from .files import write_json, write_table
 from .terminal import Terminal, headline
@@ -74,6 +75,7 @@ class Session:
             versions(),
         )
         run = Run(under_test, len(config.cells))
+        engine = find(config.engine, config.guard)
         stacks: dict[int, Stack] = {}
 
         def stack(chunk: int) -> Stack:
@@ -81,7 +83,9 @@ class Session:
                 stacks[chunk] = Stack(config.preset, chunk, config.seed, float_type(config.dtype), backend)
             return stacks[chunk]
 
-        return run, check(Workload(config.cells, self._streams(), self._engine, stack, config.share))
+        return run, check(
+            Workload(config.cells, self._streams(), lambda cell: engine(cell.geometry), stack, config.share)
+        )
 
     def _streams(self) -> dict:
         from ..scenarios.tokens import seeded_stream
@@ -93,11 +97,6 @@ class Session:
             drawn = seeded_stream(self._config.seed, max(lengths), self._config.preset.vocab)
             streams[SEEDED] = drawn.tolist()
         return streams
-
-    def _engine(self, cell):
-        from ..engines.catalog import create
-
-        return create(self._config.engine, cell.geometry, self._config.guard)
 
     def _follow(self, run: Run, events: Iterator) -> None:
         from ..checker.check import Checked
