@@ -6,8 +6,8 @@ the group is split by that value, and each part starts again from the top, where
 answer. A part may be split again later; programs are never lost or run twice to the end.
 
 Starting again is safe only if the abandoned call left no trace. A kernel that updates its output in place would
-otherwise read what it wrote itself. So a group of more than one program keeps a journal of what its stores overwrote,
-and an abandoned call takes them back, last first. Between groups nothing is shared: Triton gives no order between
+otherwise read what it wrote itself. So a call that may be abandoned keeps a journal of what its stores overwrote, and
+takes them back if it is, last first. Between groups nothing is shared: Triton gives no order between
 programs of one launch except through atomics.
 
 **Atomics** have a meaning for one program at a time only. A group that meets one is abandoned in the same way, and all
@@ -20,7 +20,7 @@ says how many fit (`MAX_ARRAY_BYTES`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ class Launcher:
         values = _bind(jitted, args, kwargs)
         sizes = tuple(int(n) for n in (grid(values) if callable(grid) else grid))
         sizes += (1,) * (3 - len(sizes))
-        tensors = [v for v in values.values() if isinstance(v, torch.Tensor)]
+        tensors = _tensors(values.values())
         for tensor in tensors:
             if tensor.device.type != "cpu":
                 raise UnsupportedError(f"the batched executor runs on CPU tensors, not on {tensor.device}")
@@ -142,6 +142,11 @@ def _constexprs(jitted: JITFunction | InterpretedFunction) -> set[str]:
         return annotation is core.constexpr or (isinstance(annotation, str) and "constexpr" in annotation)
 
     return {n for n, p in inspect.signature(jitted.fn).parameters.items() if is_constexpr(p.annotation)}
+
+
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    inner = [t for v in values if isinstance(v, tuple) for t in _tensors(v)]
+    return inner + [v for v in values if isinstance(v, torch.Tensor)]
 
 
 def _bind(jitted: JITFunction | InterpretedFunction, args: tuple, kwargs: dict) -> dict[str, object]:

@@ -164,7 +164,7 @@ class Memory:
             along = [term for term in pointer.terms if term.shape[axis] != 1]
             if len(along) != (length != 1):
                 continue
-            if along and not (np.diff(along[0], axis=axis) == dtype.itemsize).all():
+            if along and not _walks(along[0], axis, dtype.itemsize):
                 continue
             whole_runs = mask
             if mask is not None and mask.shape[axis] != 1:
@@ -199,6 +199,12 @@ class Memory:
                 if key not in self._regions:
                     self._regions[key] = Region(start, nbytes, dtype)
                 yield self._regions[key]
+
+
+def _walks(addresses: np.ndarray, axis: int, width: int) -> bool:
+    """Do the addresses along this axis go from element to element?"""
+    before = (slice(None),) * axis
+    return bool((addresses[(*before, slice(1, None))] - addresses[(*before, slice(-1))] == width).all())
 
 
 def _full(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -15,6 +15,7 @@ from functools import cache
 
 import torch
 import triton.language as tl
+from threadpoolctl import ThreadpoolController
 from triton.runtime import interpreter as stock
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
@@ -45,6 +46,7 @@ def executing(executor: Executor) -> Iterator[Launcher | None]:
         yield None
         return
     with ExitStack() as stack:
+        stack.enter_context(_openblas().limit(limits=1))
         stack.enter_context(_replaced(Autotuner, "run", _first_config))
         run = _run_batched if executor is Executor.BATCHED else _run_stock
         stack.enter_context(_replaced(JITFunction, "run", run))
@@ -53,12 +55,22 @@ def executing(executor: Executor) -> Iterator[Launcher | None]:
             # There is no IR: a type stands for itself. Written as IR, unsigned integers would become signed.
             stack.enter_context(_replaced(tl.dtype, "to_ir", lambda self, builder: self))
         else:
-            stack.enter_context(_replaced(InterpretedFunction, "run", _unpatching(InterpretedFunction.run)))
+            stack.enter_context(_replaced(InterpretedFunction, "run", _unpatching(_interpret)))
             stack.enter_context(_replaced(JITFunction, "__call__", _call_stock))
             stack.enter_context(_replaced(stock.FunctionRewriter, "ast_transformer", _TensorLoops()))
             stack.enter_context(_replaced(stock.FunctionRewriter, "_compile_and_exec", _compile_apart))
             stack.enter_context(_replaced(InterpretedFunction, "rewritten_fn", _stock_rewrites))
         yield _launcher if executor is Executor.BATCHED else None
+
+
+@cache
+def _openblas() -> ThreadpoolController:
+    """numpy's BLAS, which runs with one thread inside the block.
+
+    It would share out each of the many small products of a kernel, and wait for threads that other work keeps off the
+    cores: measured, 70 times slower on two busy cores.
+    """
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 @contextmanager
@@ -96,6 +108,7 @@ def _run_batched(self: JITFunction | InterpretedFunction, *args: object, grid: o
 
 # ---- Triton's own interpreter, with the repairs that FLA's kernels need (loops, autotuning) --------------------------
 
+_interpret = InterpretedFunction.run
 _stock_rewrites: dict[Callable, Callable] = {}
 
 

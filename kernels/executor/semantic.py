@@ -123,13 +123,18 @@ class BatchedSemantic(TritonSemantic):
     def binary_op_type_checking_impl(
         self, lhs, rhs, allow_lhs_ptr=False, allow_rhs_ptr=False, arithmetic_check=True, div_or_mod=False
     ):
+        """Two numbers of one type, or a pointer and its offset, need neither promotion nor checks."""
         if type(lhs) is BatchedTensor and type(rhs) is BatchedTensor and not div_or_mod:
-            scalar = lhs.dtype
-            if scalar is rhs.dtype and (scalar is tl.float32 or scalar is tl.int64 or scalar is tl.int1):
+            a, b = lhs.dtype, rhs.dtype
+            moved = allow_lhs_ptr and type(a) is tl.pointer_type and b.is_int()
+            if moved or (a is b and type(a) is tl.dtype):
                 return self.broadcast_impl_value(lhs, rhs)
         return super().binary_op_type_checking_impl(
             lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
         )
+
+    def cast(self, input: BatchedTensor, dst_ty: tl.dtype, fp_downcast_rounding: str | None = None) -> BatchedTensor:
+        return input if input.dtype is dst_ty.scalar else super().cast(input, dst_ty, fp_downcast_rounding)
 
     def broadcast_impl_value(self, lhs: BatchedTensor, rhs: BatchedTensor) -> tuple[BatchedTensor, BatchedTensor]:
         a, b = lhs.handle.shape, rhs.handle.shape

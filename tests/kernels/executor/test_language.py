@@ -224,6 +224,21 @@ def test_a_helper_may_be_an_argument() -> None:
 
 
 @triton.jit
+def tuple_argument(pair, out, steps):
+    i = tl.program_id(0)
+    tl.store(out + i, tl.load(pair[0] + i) - tl.load(pair[1] + i) + steps[1])
+
+
+def test_a_tuple_argument() -> None:
+    x, y, out = torch.randn(5), torch.randn(5), torch.zeros(5)
+    with executing(Executor.BATCHED):
+        tuple_argument[(5,)]((x, y), out, (7, 3))
+        with pytest.raises(UnsupportedError, match="not on meta"):
+            tuple_argument[(5,)]((x, y.to("meta")), out, (7, 3))
+    assert torch.equal(out, x - y + 3)
+
+
+@triton.jit
 def device_functions(x, out, A: tl.constexpr, B: tl.constexpr):
     v = tile(x, A, B)
     put(out, captured_tanh(v) + libdevice.tanh(v) + libdevice.log1p(tl.exp(v)), A * B)

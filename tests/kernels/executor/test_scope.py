@@ -16,6 +16,7 @@ from fla.modules.norm.l2norm import l2norm
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 from mamba_replay_check.kernels.executor.errors import UnsupportedError
 from mamba_replay_check.kernels.executor.scope import Executor, executing
+from threadpoolctl import threadpool_info
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
@@ -127,6 +128,17 @@ def test_blocks_nest(outer: Executor, inner: Executor) -> None:
     assert first.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
+def test_the_innermost_block_counts() -> None:
+    with executing(Executor.BATCHED) as launcher:
+        launcher.counts.clear()
+        with executing(Executor.STOCK):
+            double()
+            assert not launcher.counts
+            with executing(Executor.BATCHED):
+                double()
+    assert launcher.counts["double_kernel"].launches == 1
+
+
 def test_the_compiled_executor_changes_nothing() -> None:
     before = surroundings()
     with executing(Executor.COMPILED):
@@ -151,6 +163,17 @@ def test_bfloat16_is_refused_by_the_stock_interpreter() -> None:
 def test_a_tensor_elsewhere_is_refused_by_name() -> None:
     with executing(Executor.BATCHED), pytest.raises(UnsupportedError, match="not on meta"):
         double_kernel[(1,)](torch.ones(8, device="meta"), torch.ones(8), BLOCK=8)
+
+
+@pytest.mark.parametrize("executor", INTERPRETED)
+def test_matrix_products_use_one_thread(executor: Executor) -> None:
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["internal_api"] == "openblas"]
+
+    before = threads()
+    with executing(executor):
+        assert set(threads()) <= {1}
+    assert threads() == before
 
 
 def test_a_warmup_launch_runs_nothing() -> None:
