@@ -13,6 +13,8 @@ from .ledger import Ledger
 from .verdict import Verdict, exit_status
 
 if TYPE_CHECKING:  # planning a grid must not cost the seconds that torch takes to load
+    import numpy as np
+
     from .diff import Diff
     from .locate import Location
 
@@ -48,6 +50,20 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot that the engine took during the donor's pass over tokens [start, end).
+
+    index: the intermediate state it asked for, None for the final one. depth and conv_depth: what it got, truly.
+    """
+
+    start: int
+    end: int
+    index: int | None
+    depth: int
+    conv_depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """What the engine under test did with a cell, by its own books and by the tags that snapshots carry.
 
@@ -61,12 +77,16 @@ class Replay:
     state_depth: int | None
     conv_depth: int | None
     donations: tuple[Donation, ...]
+    taken: tuple[Taken, ...] = ()
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellResult:
-    """Everything that is known about a cell after it was checked. The numbers are None where nothing was resumed."""
+    """Everything that is known about a cell after it was checked. The numbers are None where nothing was resumed.
+
+    distances: [chunks], how far the donated state is from the cold one at each kernel-chunk boundary, relative to that.
+    """
 
     cell: Cell
     replay: Replay
@@ -74,6 +94,7 @@ class CellResult:
     ledger: Ledger | None = None
     location: Location | None = None
     diff: Diff | None = None
+    distances: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from ..engines.base import Engine, Snapshots
@@ -24,7 +25,7 @@ from .drive import drive
 from .events import Checked, Event, Progress
 from .judge import judge, judge_unresumed
 from .ledger import Ledger
-from .locate import Location, locate
+from .locate import Location, boundary_distances, locate
 from .trajectory import OfferedSnapshots, Snapshot, Trajectory
 
 BATCH_TOKENS = 8192
@@ -116,10 +117,13 @@ def _measure(trajectory: Trajectory, cells: list[_Driven]) -> Iterator[Event]:
     traces: dict[_Key, Trace] = {}
     for batch in _batches(jobs):
         yield Progress("resumed runs", len(traces), len(jobs))
-        traces |= zip(batch, trajectory.stack.run([jobs[key] for key in batch]), strict=True)
+        run = trajectory.stack.run([jobs[key] for key in batch])
+        # Only hidden states are compared; a grid of KV caches would not fit.
+        traces |= {key: replace(trace, caches={}, recurrent={}) for key, trace in zip(batch, run, strict=True)}
     yield Progress("resumed runs", len(jobs), len(jobs))
 
     locations: dict[bytes, Location] = {}
+    distances: dict[bytes, np.ndarray] = {}
     references: dict[tuple[int, int], torch.Tensor] = {}
     noises: dict[_Key, Noise] = {}
     diffs: dict[tuple[_Key, _Key], Diff] = {}
@@ -135,17 +139,18 @@ def _measure(trajectory: Trajectory, cells: list[_Driven]) -> Iterator[Event]:
             diffs[own, clean] = diff(trajectory, traces[own], noises[clean], references[window])
         if d.payload and own[0] not in locations:
             locations[own[0]] = locate(d.state, trajectory)
-        yield Checked(_result(d, locations.get(own[0]), diffs[own, clean]))
+            distances[own[0]] = boundary_distances(d.state, trajectory)
+        yield Checked(_result(d, locations.get(own[0]), diffs[own, clean], distances.get(own[0])))
 
 
-def _result(d: _Driven, location: Location | None, difference: Diff) -> CellResult:
+def _result(d: _Driven, location: Location | None, difference: Diff, distances: np.ndarray | None) -> CellResult:
     if location is None:  # resumed without any state: the empty one is the state at depth 0
         location = Location.of_nothing(d.state)
     verdict = judge(d.cell, d.replay, location, difference)
     end = d.cell.prompt.resume_length
     known = location.depth is not None and location.depth <= end
     ledger = Ledger(location.depth, d.replay.cached_tokens, end) if known else None
-    return CellResult(d.cell, d.replay, verdict, ledger, location, difference)
+    return CellResult(d.cell, d.replay, verdict, ledger, location, difference, distances)
 
 
 def _batches(jobs: dict[_Key, Span]) -> Iterator[list[_Key]]:

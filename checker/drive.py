@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ..engines.base import Engine, Match, Snapshots
 from ..scenarios.history import Decode, Extend, steps
-from .cells import Cell, Replay
+from .cells import Cell, Replay, Taken
 from .trajectory import Snapshot
 
 Offer = Callable[[int, int], Snapshots]
@@ -21,14 +21,14 @@ def drive(
 
     Whatever the engine raises becomes the account's `failure`: one broken cell does not stop the others.
     """
-    engine = None
+    engine, taken = None, []
     try:
         engine = make()
-        resumed = _serve(engine, cell, tokens, offer)
+        resumed = _serve(engine, cell, tokens, lambda start, end: _Recorded(offer(start, end), start, end, taken))
         failure = _nonsense(resumed, cell.prompt.resume_length)
-        return _account(engine, resumed, failure), None if failure else resumed.payload
+        return _account(engine, resumed, taken, failure), None if failure else resumed.payload
     except Exception as error:
-        return _account(engine, None, _words(error)), None
+        return _account(engine, None, taken, _words(error)), None
     finally:
         if engine is not None:
             with suppress(Exception):
@@ -48,6 +48,19 @@ def _serve(engine: Engine, cell: Cell, tokens: Sequence[int], offer: Offer) -> M
     return engine.match(tokens[: prompt.resume_length])
 
 
+class _Recorded(Snapshots):
+    """The snapshots of one pass, with a note of each that is taken."""
+
+    def __init__(self, offered: Snapshots, start: int, end: int, taken: list[Taken]) -> None:
+        self._offered, self._start, self._end, self._taken = offered, start, end, taken
+
+    def take(self, index: int | None, conv_end: int) -> Snapshot:
+        snapshot = self._offered.take(index, conv_end)
+        tag = snapshot.tag
+        self._taken.append(Taken(self._start, self._end, index, tag.depth, tag.conv_depth))
+        return snapshot
+
+
 def _words(error: Exception) -> str:
     """The error as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
@@ -64,13 +77,13 @@ def _nonsense(match: Match, length: int) -> str:
     return ""
 
 
-def _account(engine: Engine | None, match: Match | None, failure: str) -> Replay:
+def _account(engine: Engine | None, match: Match | None, taken: list[Taken], failure: str) -> Replay:
     try:
         donations = tuple(engine.donations) if engine is not None else ()
     except Exception as error:  # the engine's own books may be what broke
         donations, failure = (), failure or _words(error)
     if match is None or failure:
-        return Replay(0, None, None, None, donations, failure or "it gave no answer")
+        return Replay(0, None, None, None, donations, tuple(taken), failure or "it gave no answer")
     tag = match.payload.tag if match.payload is not None else None
     return Replay(
         match.cached_tokens,
@@ -78,4 +91,5 @@ def _account(engine: Engine | None, match: Match | None, failure: str) -> Replay
         tag.depth if tag else None,
         tag.conv_depth if tag else None,
         donations,
+        tuple(taken),
     )

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,12 +85,15 @@ def locate(payload: StackState, trajectory: Trajectory) -> Location:
     return Location(Standing.AT, next(iter(depths.values())), distance, windows, depths)
 
 
-def boundary_distances(payload: StackState, trajectory: Trajectory, layer: int) -> Tensor:
-    """[chunks], the relative distance of one layer's payload to the cold state at each kernel-chunk boundary."""
+def boundary_distances(payload: StackState, trajectory: Trajectory) -> np.ndarray:
+    """[chunks] float64: the payload's distance from the cold state at each kernel-chunk boundary, relative to that one.
+
+    In the first recurrent layer, where it is about the tokens alone. At depth 0 the cold state is nothing: NaN.
+    """
+    layer = min(payload)
     cold = trajectory.cold.recurrent[layer].chunks.flatten(1).double()
-    norms = cold.norm(dim=1)
-    norms[norms == 0] = payload[layer].recurrent.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
-    return (cold - payload[layer].recurrent.double().flatten()).norm(dim=1) / norms
+    own = payload[layer].recurrent.double().flatten()
+    return ((cold - own).norm(dim=1) / cold.norm(dim=1)).where(cold.any(dim=1), torch.nan).cpu().numpy()
 
 
 def _is_unwritten(state: Tensor) -> bool:
