@@ -29,8 +29,11 @@ class Backend:
         return f"CPU, {how}"
 
 
-def choose_backend(device: str = "auto", executor: str | None = None) -> Backend:
-    """Resolve `auto|cpu|cuda` and an executor's name. Without one, a GPU compiles and a CPU runs batched."""
+def choose_backend(device: str = "auto", executor: str | None = None, dtype: str = "float32") -> Backend:
+    """Resolve `auto|cpu|cuda` and an executor's name. Without one, a GPU compiles and a CPU runs batched.
+
+    Raises BackendError for what this machine, the executor or the number format rules out.
+    """
     if device not in ("auto", "cpu", "cuda"):
         raise BackendError(f"unknown device {device!r}: use auto, cpu or cuda")
     if executor is not None and executor not in list(Executor):
@@ -45,4 +48,6 @@ def choose_backend(device: str = "auto", executor: str | None = None) -> Backend
         raise BackendError("compiled kernels need a CUDA device: use --executor batched, which runs them on a CPU")
     if chosen is not Executor.COMPILED and device == "cuda":
         raise BackendError(f"the {chosen} executor runs on a CPU: use --device cpu, or --executor compiled")
+    if chosen is Executor.STOCK and dtype == "bfloat16":
+        raise BackendError("Triton's own interpreter computes bfloat16 wrongly: use --executor batched, or float32")
     return Backend(torch.device(device), chosen)

@@ -1,8 +1,8 @@
 """The parts of flash-linear-attention that the mixers use, imported without loading torch's compiler.
 
-FLA decorates functions with `torch.compile` and `torch.compiler.disable` when it is imported, and either decorator loads
-dynamo and inductor: over two seconds, for functions that this program never compiles. While FLA is being imported the
-decorators are deferred: what they return applies the real decorator when it first matters. `disable` matters only
+FLA decorates functions with `torch.compile` and `torch.compiler.disable` when it is imported, and either decorator
+loads dynamo and inductor: over a second, for functions that this program never compiles. While FLA is being imported
+the decorators are deferred: what they return applies the real decorator when it first matters. `disable` matters only
 to dynamo, so until something has loaded dynamo the plain function is called.
 """
 

@@ -60,7 +60,7 @@ class Session:
 
         config = self._config
         try:
-            backend = choose_backend(config.device, config.executor)
+            backend = choose_backend(config.device, config.executor, config.dtype)
         except BackendError as error:
             raise ConfigError(str(error)) from error
         under_test = UnderTest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 
 import pytest
@@ -56,8 +55,8 @@ def relative(a: Tensor, b: Tensor) -> float:
 def test_every_layer_against_the_reference(model: str, length: int, dtype: torch.dtype, record_property) -> None:
     """One layer at a time from the kernels' own input to it, so that errors do not add up over layers.
 
-    A layer is a chain of matrix products over up to 128 channels and a recurrence within a chunk of 64; the classic bound
-    for a sum of n rounded terms is n units of roundoff, and the worst chain here is one of 128 + 64 terms.
+    A layer is a chain of matrix products over up to 128 channels and a recurrence within a chunk of 64; the classic
+    bound for a sum of n rounded terms is n units of roundoff, and the worst chain here is one of 128 + 64 terms.
     """
     model_stack, trace = stack(model, dtype=dtype), cold(model, length, dtype=dtype)
     x = trace.inputs
@@ -72,7 +71,7 @@ def test_every_layer_against_the_reference(model: str, length: int, dtype: torch
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("chunk", [32, 64])
 def test_states_against_the_reference(model: str, chunk: int) -> None:
-    """h[m] is the state before chunk m: compared with the reference after exactly m * chunk tokens, and not one more."""
+    """h[m] is the state before chunk m: the reference's after exactly m * chunk tokens, and not one more."""
     trace, model_stack = cold(model, 200, chunk), stack(model, chunk)
     x = trace.inputs
     for i, spec in enumerate(model_stack.preset.layers):
@@ -165,7 +164,8 @@ def test_weights_are_seeded_by_name() -> None:
     """The same seed gives the same weights on every machine, whatever else the model holds."""
     weights = seeded_weights(PRESETS["kimi-linear"], 0, torch.float32, torch.device("cpu"))
     drawn = weights["layers.1.q_proj.weight"]
-    assert hashlib.sha256(drawn.numpy().tobytes()).hexdigest()[:16] == "PIN"
+    first = torch.tensor([0.249008, 0.148179, -0.029096, 0.022300])
+    assert torch.allclose(drawn.flatten()[:4], first, atol=1e-5)
     other = seeded_weights(PRESETS["kimi-linear"], 1, torch.float32, torch.device("cpu"))
     assert not torch.equal(drawn, other["layers.1.q_proj.weight"])
     assert torch.equal(
@@ -183,16 +183,17 @@ def test_gates_decay_as_in_a_real_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "device, executor, words",
+    "choice, words",
     [
-        ("tpu", None, "use auto, cpu or cuda"),
-        ("cpu", "fast", "batched, stock, compiled"),
-        ("cpu", "compiled", "--executor batched"),
+        (("tpu", None), "use auto, cpu or cuda"),
+        (("cpu", "fast"), "batched, stock, compiled"),
+        (("cpu", "compiled"), "--executor batched"),
+        (("cpu", "stock", "bfloat16"), "--executor batched"),
     ],
 )
-def test_backends_that_cannot_be(device: str, executor: str | None, words: str) -> None:
+def test_backends_that_cannot_be(choice: tuple, words: str) -> None:
     with pytest.raises(BackendError, match=words):
-        choose_backend(device, executor)
+        choose_backend(*choice)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
