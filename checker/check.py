@@ -146,6 +146,7 @@ def _measure(trajectory: Trajectory, cells: list[_Driven]) -> Iterator[Event]:
 def _result(d: _Driven, location: Location | None, difference: Diff, distances: np.ndarray | None) -> CellResult:
     if location is None:  # resumed without any state: the empty one is the state at depth 0
         location = Location.of_nothing(d.state)
+    location = location.meant(d.replay.state_depth)
     verdict = judge(d.cell, d.replay, location, difference)
     end = d.cell.prompt.resume_length
     known = location.depth is not None and location.depth <= end

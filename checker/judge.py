@@ -35,6 +35,8 @@ def judge(cell: Cell, replay: Replay, location: Location, difference: Diff) -> V
     if unfit:
         return unfit
     if location.depth != replay.cached_tokens:
+        if replay.cached_tokens in location.depths and difference.is_clean:
+            return _span(location.depth, replay, Part.STATE, "without effect on this prompt, which repeats itself")
         return _misaligned(location.depth, replay, Part.STATE, difference)
     if location.windows and replay.cached_tokens not in location.windows:
         nearest = min(location.windows, key=lambda depth: abs(depth - replay.cached_tokens))
@@ -77,9 +79,13 @@ def _misaligned(depth: int, replay: Replay, part: Part, difference: Diff) -> Ver
             reason=f"the {part} stands at {depth} and the engine resumes at {replay.cached_tokens}, "
             f"yet hidden states differ {where}",
         )
+    return _span(depth, replay, part)
+
+
+def _span(depth: int, replay: Replay, part: Part, reason: str = "") -> Verdict:
     kind = Kind.DOUBLE_COMPUTED if depth > replay.cached_tokens else Kind.SKIPPED
     low, high = sorted((depth, replay.cached_tokens))
-    return Verdict(kind, low, high, part=part)
+    return Verdict(kind, low, high, reason, part)
 
 
 def _lost(cell: Cell, replay: Replay) -> Verdict:

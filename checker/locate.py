@@ -3,14 +3,20 @@
 It looks at the tensors alone, never at the tag, and compares them with the cold trajectory.
 
 **Recurrent state.** First with the states at kernel-chunk boundaries, which the cold pass has kept: an honest snapshot
-taken there is equal bit for bit. Otherwise the float64 reference recomputes the state after every single token, chunk by
-chunk from the kernel's own boundary states, and the depth whose state is nearest is the candidate. It is accepted if the
-payload is less than half as far from it as the nearest neighbouring depths are: by the triangle inequality, it is then
-closer to this depth than to its neighbours, whatever rounding did to it. No threshold is tuned. A payload that is
+taken there is equal bit for bit. Otherwise the float64 reference recomputes the state after every single token, chunk
+by chunk from the kernel's own boundary states, and the depth whose state is nearest is the candidate. It is accepted if
+the payload is less than half as far from it as the nearest neighbouring depths are: by the triangle inequality, it is
+then closer to this depth than to its neighbours, whatever rounding did to it. No threshold is tuned. A payload that is
 nowhere accepted belongs to none of the stream's depths: a foreign state.
 
+**Repetition.** Where a prompt repeats itself the state settles, and comes back to the same bytes at many depths.
+Nothing can tell these apart, and resuming from any of them is the same, so all of them are found. Off the boundaries
+the kernel's state is only known up to its rounding, which is measured: how far its own state at the end of that chunk
+is from the reference's. Depths within it are one as good as another. A payload that lies beyond the rounding of the
+depth it is nearest to is sought to the end of the trajectory, unless the window names that same depth.
+
 **Convolution window.** It holds the last raw inputs, and is compared with the trajectory's at every depth. Repeated
-tokens give equal windows at several depths, so this finds a set.
+tokens give equal windows at several depths, so this finds a set too.
 
 Both are searched layer by layer, since an engine can get one layer wrong; `Location` says when layers disagree.
 """
@@ -18,7 +24,7 @@ Both are searched layer by layer, since an engine can get one layer wrong; `Loca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -45,7 +51,9 @@ class Standing(StrEnum):
 class Location:
     """Where a payload stands.
 
-    depth:      tokens that its recurrent states have absorbed, in all layers; None unless standing is AT.
+    depths:     every depth that it may stand at, by its recurrent states in all layers; more than one where the prompt
+                repeats itself, and none unless standing is AT.
+    depth:      one of them: the first, or the one that was `meant`.
     distance:   the largest relative distance over layers, |payload - cold| / |cold|, at that depth; 0 is bit-identical.
     windows:    the depths at which all layers' convolution windows match; empty when none does.
     by_layer:   each recurrent layer's own depth, None where it matches nowhere.
@@ -53,36 +61,47 @@ class Location:
 
     standing: Standing
     depth: int | None
+    depths: tuple[int, ...]
     distance: float
     windows: tuple[int, ...]
     by_layer: dict[int, int | None]
 
     def __post_init__(self) -> None:
-        assert (self.depth is not None) == (self.standing is Standing.AT)
+        assert (self.depth is not None) == bool(self.depths) == (self.standing is Standing.AT)
+        assert self.depth is None or self.depth in self.depths
 
     @classmethod
     def of_nothing(cls, state: StackState) -> Location:
         """Where a run that was given no state stands: at the beginning, by definition."""
-        return cls(Standing.AT, 0, 0.0, (0,), dict.fromkeys(state, 0))
+        return cls(Standing.AT, 0, (0,), 0.0, (0,), dict.fromkeys(state, 0))
+
+    def meant(self, depth: int | None) -> Location:
+        """The same payload read as one taken at `depth`, if it may be that."""
+        if depth not in self.depths:
+            return self
+        return replace(self, depth=depth, by_layer=dict.fromkeys(self.by_layer, depth))
 
 
 def locate(payload: StackState, trajectory: Trajectory) -> Location:
     """Find the payload on the trajectory. Reads `trajectory.cold`; changes nothing."""
     windows = _windows(payload, trajectory)
+    nowhere: dict[int, int | None] = dict.fromkeys(payload)
     if any(_is_unwritten(state.recurrent) for state in payload.values()):
-        return Location(Standing.UNWRITTEN, None, float("inf"), windows, dict.fromkeys(payload))
-    found = {}
+        return Location(Standing.UNWRITTEN, None, (), float("inf"), windows, nowhere)
+    found: dict[int, dict[int, float]] = {}
     guesses = list(windows)
     for layer, state in payload.items():
-        found[layer] = _depth(layer, state.recurrent, trajectory, guesses)
-        if found[layer] is None:  # the deeper layers cannot save it
-            return Location(Standing.NOWHERE, None, float("inf"), windows, {**dict.fromkeys(payload), layer: None})
-        guesses = [found[layer][0]]
-    depths = {layer: depth for layer, (depth, _) in found.items()}
-    distance = max(distance for _, distance in found.values())
-    if len(set(depths.values())) > 1:
-        return Location(Standing.LAYERS_DISAGREE, None, distance, windows, depths)
-    return Location(Standing.AT, next(iter(depths.values())), distance, windows, depths)
+        found[layer] = _depths(layer, state.recurrent, trajectory, guesses)
+        if not found[layer]:  # the deeper layers cannot save it
+            return Location(Standing.NOWHERE, None, (), float("inf"), windows, nowhere)
+        guesses = list(found[layer])
+    common = tuple(sorted(set.intersection(*(set(depths) for depths in found.values()))))
+    if not common:
+        nearest = {layer: min(depths, key=depths.__getitem__) for layer, depths in found.items()}
+        distance = max(found[layer][depth] for layer, depth in nearest.items())
+        return Location(Standing.LAYERS_DISAGREE, None, (), distance, windows, nearest)
+    distance = max(depths[common[0]] for depths in found.values())
+    return Location(Standing.AT, common[0], common, distance, windows, dict.fromkeys(payload, common[0]))
 
 
 def boundary_distances(payload: StackState, trajectory: Trajectory) -> np.ndarray:
@@ -101,33 +120,46 @@ def _is_unwritten(state: Tensor) -> bool:
     return not bool(state.any()) or not bool(state.isfinite().all())
 
 
-def _depth(layer: int, state: Tensor, trajectory: Trajectory, guesses: list[int]) -> tuple[int, float] | None:
-    """The depth of one layer's state and its relative distance from the cold state there; None for nowhere."""
+def _depths(layer: int, state: Tensor, trajectory: Trajectory, guesses: list[int]) -> dict[int, float]:
+    """The depths that one layer's state may stand at, each with its relative distance from the cold state there."""
     chunk = trajectory.stack.chunk
     trace = trajectory.cold.recurrent[layer]
-    same = (trace.chunks.float() == state).flatten(1).all(dim=1).nonzero()
-    if len(same):
-        return int(same[0]) * chunk, 0.0
+    same = (trace.chunks.float() == state).flatten(1).all(dim=1).nonzero().flatten().tolist()
+    depths = [m * chunk for m in same]
     if torch.equal(trace.final, state):
-        return trajectory.length, 0.0
-    best: tuple[float, int, float] | None = None
-    for depth, states in _token_by_token(layer, trajectory, guesses):
-        norms = states.flatten(1).norm(dim=1)
-        apart = (states - state.double()).flatten(1).norm(dim=1)
-        steps = (states[1:] - states[:-1]).flatten(1).norm(dim=1)
+        depths.append(trajectory.length)
+    if depths:
+        return dict.fromkeys(depths, 0.0)
+    best, accepted = (float("inf"), 0, 0.0), False
+    alike: dict[int, float] = {}
+    for depth, states, rounding in _token_by_token(layer, trajectory, guesses):
+        apart = (states - state.double().cpu()).flatten(1).norm(dim=1)
+        relative = apart / states.flatten(1).norm(dim=1).clamp_min(1e-300)
+        within = (apart <= rounding).nonzero().flatten().tolist()
+        alike |= {depth + i: float(relative[i]) for i in within}
         i = int(apart.argmin())
-        gap = float(steps[max(0, i - 1) : i + 1].min()) if len(steps) else float(norms[i])
-        if best is None or float(apart[i]) < best[0]:
-            best = (float(apart[i]), depth + i, float(apart[i] / norms[i].clamp_min(1e-300)))
-            if best[0] < gap / 2:
-                return best[1], best[2]
-    return None
+        if float(apart[i]) >= best[0]:
+            continue
+        best, accepted = (float(apart[i]), depth + i, float(relative[i])), float(apart[i]) < _gap(states, i) / 2
+        # Repeated tokens may have a better match further on. There is none where bytes or window have only this one.
+        if accepted and (len(within) == 1 or guesses == [best[1]]):
+            break
+    if accepted:
+        alike.setdefault(*best[1:])
+    return dict(sorted(alike.items()))
 
 
-def _token_by_token(layer: int, trajectory: Trajectory, guesses: list[int]) -> Iterator[tuple[int, Tensor]]:
-    """(d, [n, HV, K, V]): the states at depths d, d + 1, ... in float64, one kernel chunk at a time, guesses first.
+def _gap(states: Tensor, i: int) -> float:
+    """How far states[i] is from the nearer of its neighbours."""
+    steps = (states[1:] - states[:-1]).flatten(1).norm(dim=1)
+    return float(steps[max(0, i - 1) : i + 1].min())
 
-    Each chunk starts from the kernel's own state at its boundary, so nothing but the chunk's tokens is computed anew.
+
+def _token_by_token(layer: int, trajectory: Trajectory, guesses: list[int]) -> Iterator[tuple[int, Tensor, float]]:
+    """(d, [n, HV, K, V], e): the states at depths d, d + 1, ... in float64, one kernel chunk at a time, guesses first.
+
+    Each chunk starts from the kernel's own state at its boundary, so nothing but the chunk's tokens is computed anew;
+    e is how far the kernel's state at the chunk's end is from the last of these.
     """
     stack, cold = trajectory.stack, trajectory.cold
     chunk, length = stack.chunk, trajectory.length
@@ -143,7 +175,9 @@ def _token_by_token(layer: int, trajectory: Trajectory, guesses: list[int]) -> I
         before = ReferenceState(trace.chunks[m].double().cpu(), trace.window(start).double().T.cpu())
         rows = x[start:end].double().cpu()
         run = run_mixer(weights, layer, stack.preset.layers[layer], rows, before, keep=range(end - start + 1))
-        yield start, torch.stack([run.kept[d].recurrent for d in range(end - start + 1)])
+        states = torch.stack([run.kept[d].recurrent for d in range(end - start + 1)])
+        kernel = trace.chunks[m + 1] if m + 1 < len(trace.chunks) else trace.final
+        yield start, states, float((states[-1] - kernel.double().cpu()).norm())
 
 
 def _windows(payload: StackState, trajectory: Trajectory) -> tuple[int, ...]:

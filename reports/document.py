@@ -84,6 +84,7 @@ def cell_as_dict(run: Run, result: CellResult, *, details: bool = False) -> dict
         else {
             "standing": str(location.standing),
             "depth": location.depth,
+            "depths": list(location.depths),
             "distance": _number(location.distance),
             "windows": list(location.windows),
         },
