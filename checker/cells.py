@@ -1,4 +1,4 @@
-"""One cell of the grid, what became of it, and the run that they make up. Plain values: every report renders from these."""
+"""One cell of the grid, what became of it, and the run they make up. Plain values: every report renders from these."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ class Cell:
     def reusable(self) -> int:
         """The deepest state that the donor's history allows the resuming prompt to start from; 0 for none.
 
-        An engine keeps one state per prefill pass and one per safe decode interval, on the checkpoint grid, and a match
-        stops one token before the end of the prompt.
+        An engine keeps the deepest state of each prefill pass, in whole cache chunks from where the pass begins, and
+        the last one of decoding, at a safe interval. The tree can name it on a tree page, and a match stops one token
+        before the end of the prompt.
         """
-        grid, limit = self.geometry.checkpoint_grid, self.prompt.resume_length - 1
+        geometry, limit = self.geometry, self.prompt.resume_length - 1
         start, depths = 0, [0]
         for size in self.prompt.prefill:
-            depths.append(floor_to(start + size, grid) if floor_to(start + size, grid) > start else 0)
+            kept = range(start + floor_to(size, geometry.cache_chunk), start, -geometry.cache_chunk)
+            depths.append(next((depth for depth in kept if depth % geometry.tree_page == 0), 0))
             start += size
         decoded = floor_to(self.prompt.donor_length, self.geometry.safe_interval)
         depths.append(decoded if decoded > start else 0)
@@ -110,6 +112,7 @@ class UnderTest:
     seed: int
     shared: bool
     versions: Mapping[str, str]
+    tokenizer: str = ""
 
 
 @dataclass(slots=True)

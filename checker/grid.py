@@ -8,8 +8,12 @@ from itertools import product
 from .geometry import Geometry, GeometryError
 
 MOST_VALUES = 10_000
+MOST_GEOMETRIES = 100_000
+MOST_DIGITS = 15
+"""Sizes beyond any machine are turned away while they are still text: Python itself refuses to read very long ones."""
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\.\.(x?)(\d+))?")
+_NUMBER = re.compile(r"[0-9]+")
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)(?:\.\.(x?)([0-9]+))?")
 _ACCEPTED = "give sizes of at least 1: one (64), a list (1,16,64), a range (1..8 or 64..512..64), or 1..128..x2"
 
 
@@ -32,7 +36,9 @@ def parse_sizes(option: str, text: str) -> list[int]:
 
 
 def _piece(option: str, piece: str) -> range | list[int]:
-    if piece.isascii() and piece.isdigit():
+    if any(len(digits) > MOST_DIGITS for digits in _NUMBER.findall(piece)):
+        raise GridError(f"{option}: a size of more than {MOST_DIGITS} digits is beyond any machine: {_ACCEPTED}")
+    if _NUMBER.fullmatch(piece):
         if int(piece) < 1:
             raise GridError(f"{option} {piece} is not a size: {_ACCEPTED}")
         return [int(piece)]
@@ -55,7 +61,10 @@ def _piece(option: str, piece: str) -> range | list[int]:
 
 
 def grid(chunks: list[int], pages: list[int], dcps: list[int], intervals: list[int] | None) -> list[Geometry]:
-    """Every combination, in order. Without intervals each gets its default one. Raises GeometryError."""
+    """Every combination, in order. Without intervals each gets its default one. Raises GridError and GeometryError."""
+    many = len(chunks) * len(pages) * len(dcps) * len(intervals or [None])
+    if many > MOST_GEOMETRIES:
+        raise GridError(f"{many} combinations of sizes: at most {MOST_GEOMETRIES} are run at once; use larger steps")
     geometries = []
     for chunk, page, dcp in product(chunks, pages, dcps):
         try:

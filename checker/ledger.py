@@ -1,4 +1,4 @@
-"""How many times the recurrent state absorbed each token of a resumed prompt: 1 is right, 2 double-computed, 0 skipped."""
+"""How often the recurrent state absorbed each token of a resumed prompt: 1 is right, 2 double-computed, 0 skipped."""
 
 from __future__ import annotations
 

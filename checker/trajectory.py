@@ -24,7 +24,7 @@ from .geometry import floor_to
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Where a snapshot was really taken: how many tokens its recurrent state and its convolution window had absorbed."""
+    """Where a snapshot was really taken: the tokens its recurrent state and its convolution window had absorbed."""
 
     stream: str
     depth: int
@@ -33,7 +33,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The payload that engines move about. They cannot look into it; `read` gives the tensors, made when first needed."""
+    """The payload that engines move about. They cannot look into it; `read` gives the tensors, made when needed."""
 
     tag: Tag
     read: Callable[[], StackState]

@@ -20,7 +20,7 @@ def edge_prompts(geometry: Geometry) -> list[tuple[str, Prompt]]:
         "ends on the checkpoint grid": grid,
         "one token before the grid": grid - 1,
         "one token after the grid": grid + 1,
-        "one kernel chunk past the last tree page": grid + chunk,
+        "one kernel chunk past the last tree page": grid + chunk if chunk < page else 0,
         "shorter than one tree page": page - 1,
         "shorter than one kernel chunk": min(chunk, page) - 1,
     }

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FORM = re.compile(r"(?P<prefill>\d+(?:\+\d+)*)(?:d(?P<decode>\d+))?(?:n(?P<next_turn>\d+))?")
+MOST_DIGITS = 15
+"""Sizes beyond any machine are turned away while they are still text: Python itself refuses to read very long ones."""
+
+_SIZE = re.compile(r"[0-9]+")
+_FORM = re.compile(r"(?P<prefill>[0-9]+(?:\+[0-9]+)*)(?:d(?P<decode>[0-9]+))?(?:n(?P<next_turn>[0-9]+))?")
 _ACCEPTED = (
     "give the prefill chunks joined by +, then d and decode steps, then n and the next turn's tokens, "
     "each at least 1: 16384+4066, 500d300, 512n65"
@@ -36,8 +40,13 @@ class Prompt:
     @classmethod
     def parse(cls, text: str) -> Prompt:
         """Read the form that `str` writes: `16384+4066`, `500+41d300n64`. Raises PromptError."""
+        written = _SIZE.findall(text)
+        if any(len(size) > MOST_DIGITS for size in written):
+            raise PromptError(
+                f"a prompt with a size of more than {MOST_DIGITS} digits is beyond any machine: {_ACCEPTED}"
+            )
         form = _FORM.fullmatch(text.strip())
-        if form is None or any(size and not int(size) for size in re.findall(r"\d+", text)):
+        if form is None or not all(map(int, written)):
             raise PromptError(f"prompt {text!r} cannot be read: {_ACCEPTED}")
         sizes = tuple(int(size) for size in form["prefill"].split("+"))
         return cls(sizes, int(form["decode"] or 0), int(form["next_turn"] or 0))

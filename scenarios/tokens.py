@@ -46,7 +46,8 @@ def read_prompts(path: Path, tokenizer: Path | None, vocab: int) -> list[FilePro
     they are one prefill chunk. Raises PromptFileError.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Lines end where a newline says so: JSON strings may hold the other characters that str.splitlines cuts at.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise PromptFileError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8 JSON lines") from None
     except OSError as error:
@@ -71,13 +72,21 @@ def _tokenizer(path: Path | None):
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
         raise PromptFileError(f"{path} is not a tokenizer file ({error}): give a model's tokenizer.json") from None
-    return lambda text: tokenizer.encode(text).ids
+
+    def encode(text: str) -> list[int]:
+        text.encode()  # half of a surrogate pair is answered alike, whatever the tokenizer
+        try:
+            return tokenizer.encode(text).ids
+        except Exception as error:
+            raise PromptFileError(f"the tokenizer {path} cannot encode its text ({error})") from None
+
+    return encode
 
 
 def _read_line(name: str, line: str, encode, vocab: int) -> FilePrompt:
     try:
         entry = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a bare ValueError
         raise PromptFileError(f"{name} is not JSON ({error}): one object a line") from None
     if not isinstance(entry, dict):
         raise PromptFileError(f'{name} is not an object: write {{"tokens": [...]}} or {{"text": "..."}}')
@@ -104,6 +113,8 @@ def _tokens(name: str, entry: dict[str, Any], encode) -> list[int]:
             return encode(entry["text"])
         except UnicodeEncodeError:
             raise PromptFileError(f'{name}: "text" holds half of a surrogate pair, which is no character') from None
+        except PromptFileError as error:
+            raise PromptFileError(f"{name}: {error}") from None
     return _sizes(name, "tokens", entry["tokens"], least=0)
 
 
@@ -113,7 +124,8 @@ def _prompt(name: str, entry: dict[str, Any], length: int) -> Prompt:
     prefill = _sizes(name, "prefill", entry["prefill"], least=1) if "prefill" in entry else [rest]
     if sum(prefill) != rest:
         raise PromptFileError(
-            f"{name}: prefill {sum(prefill)}, decode {decode} and next_turn {next_turn} must add up to its {length} tokens"
+            f"{name}: prefill {sum(prefill)}, decode {decode} and next_turn {next_turn} "
+            f"must add up to its {length} tokens"
         )
     try:
         return Prompt(tuple(prefill), decode, next_turn)
