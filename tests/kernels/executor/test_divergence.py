@@ -72,6 +72,16 @@ def in_place_in_a_loop(x, W: tl.constexpr):
 
 
 @triton.jit
+def in_place_in_a_while(x, W: tl.constexpr):
+    i = tl.program_id(0)
+    at = x + i * W + tl.arange(0, W)
+    left = i % 4
+    while left > 0:
+        tl.store(at, tl.load(at) * 2 + left)
+        left -= 1
+
+
+@triton.jit
 def nested(x, out):
     i = tl.program_id(0)
     value = tl.load(x + i)
@@ -155,12 +165,21 @@ def guarded(x, out, n):
         tl.store(out + i, 1.0)
     if i > 0 or tl.load(x + far) == 2.0:
         tl.store(out + i, 2.0)
+    if not (i == 0 or i == 4):
+        tl.store(out + 2 * n + i, 3.0)
+
+
+@triton.jit
+def guarded_assignments(x, out):
+    i = tl.program_id(0)
+    far = i.to(tl.int64) * 100000000000
     value = 5.0
     if i < 1:
         value = tl.load(x + far)
-    tl.store(out + n + i, value)
-    if not (i == 0 or i == 4):
-        tl.store(out + 2 * n + i, 3.0)
+    if i < 2:  # noqa: SIM102
+        if i % 2 == 0:
+            value += tl.load(x + far)
+    tl.store(out + i, value)
 
 
 @triton.jit
@@ -189,6 +208,7 @@ KERNELS = {
     "branch after scattered store": lambda same: same(branch_after_scattered_store, (20,), numbers(20, WIDTH), W=WIDTH),
     "trip counts": lambda same: same(trip_counts, (20,), numbers(30), torch.zeros(20)),
     "in place in a loop": lambda same: same(in_place_in_a_loop, (20,), numbers(20, WIDTH), W=WIDTH),
+    "in place in a while": lambda same: same(in_place_in_a_while, (9,), numbers(9, WIDTH), W=WIDTH),
     "nested": lambda same: same(nested, (24,), numbers(24), torch.zeros(24)),
     "while": lambda same: same(while_loop, (12,), numbers(12), torch.zeros(12)),
     "pointer chasing": lambda same: same(
@@ -196,6 +216,7 @@ KERNELS = {
     ),
     "assigning": lambda same: same(assigning, (12,), numbers(12, WIDTH), torch.zeros(12, WIDTH), W=WIDTH),
     "guarded": lambda same: same(guarded, (6,), numbers(6), torch.zeros(18), 6),
+    "guarded assignments": lambda same: same(guarded_assignments, (6,), numbers(6), torch.zeros(6)),
     "same trips": lambda same: same(same_trips_from_other_starts, (9,), numbers(18), torch.zeros(9)),
     "one axis": lambda same: same(three_axes, (7,), torch.zeros(14)),
     "two axes": lambda same: same(three_axes, (3, 4), torch.zeros(24)),
@@ -222,12 +243,28 @@ def test_what_is_undone_would_otherwise_be_done_twice(monkeypatch: pytest.Monkey
     assert not torch.equal(x, broken)
 
 
+@triton.jit
+def helper_in_a_branch(out):
+    i = tl.program_id(0)
+    n = i
+    if i % 2 == 0:
+        n = 5
+    steps = 0
+    if i % 2 == 0:
+        steps = count_down(n)
+    tl.store(out + i, steps)
+
+
 def test_programs_run_together_as_long_as_they_agree() -> None:
     with executing(Executor.BATCHED) as launcher:
         launcher.counts.clear()
         same_trips_from_other_starts[(9,)](numbers(18), torch.zeros(9))
         assigning[(2,)](numbers(2, WIDTH), torch.zeros(2, WIDTH), W=WIDTH)
         branch_after_store[(20,)](numbers(20, WIDTH), W=WIDTH)
+        helper_in_a_branch[(8,)](out := torch.zeros(8))
+    # Programs that did not take a branch have no say in how often its loops turn.
+    assert out.tolist() == [5, 0] * 4
+    assert launcher.counts["helper_in_a_branch"].calls == 1
     # Other starts, or a branch that only assigns, split nothing.
     assert launcher.counts["same_trips_from_other_starts"].calls == 1
     assert launcher.counts["assigning"].calls == 1

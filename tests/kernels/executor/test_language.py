@@ -321,6 +321,38 @@ def test_stores_before_an_atomic_happen_once(same) -> None:
 
 
 @triton.jit
+def ticket_after_parting(x, ticket, order):
+    pid = tl.program_id(0)
+    tl.store(x + pid, tl.load(x + pid) + 1)
+    if pid != 4:  # program 4 finds itself alone before it meets the atomic
+        tl.store(x + pid, tl.load(x + pid) * 10)
+    tl.store(order + pid, tl.atomic_add(ticket, 1))
+
+
+def test_a_program_on_its_own_still_waits_for_its_turn(same) -> None:
+    x, _, order = same(
+        ticket_after_parting, (7,), torch.zeros(7), torch.zeros(1, dtype=torch.int32), torch.zeros(7, dtype=torch.int32)
+    )
+    assert x.tolist() == [10, 10, 10, 10, 1, 10, 10]
+    assert order.tolist() == list(range(7))
+
+
+@triton.jit
+def masked_atomic(counter, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.atomic_add(counter + i, 1.0, mask=i < 2))
+
+
+def test_a_masked_off_atomic_returns_zero() -> None:
+    """Triton's interpreter returns whatever lay in memory."""
+    counter, out = torch.full((64,), 5.0), torch.full((64,), -1.0)
+    with executing(Executor.BATCHED):
+        masked_atomic[(1,)](counter, out, BLOCK=64)
+    assert out.tolist() == [5.0, 5.0] + [0.0] * 62
+    assert counter.tolist() == [6.0, 6.0] + [5.0] * 62
+
+
+@triton.jit
 def atomic_half(counter):
     tl.atomic_add(counter, 1.0)
 
@@ -426,6 +458,17 @@ def float8(x):
 def test_what_needs_a_gpu_is_named(kernel, named: str) -> None:
     with executing(Executor.BATCHED), pytest.raises(UnsupportedError, match=re.escape(named)):
         kernel[(1,)](torch.zeros(4, 4))
+
+
+@triton.jit
+def block_as_index(x):
+    pair = (1, 2)
+    tl.store(x, pair[tl.arange(0, 2)])
+
+
+def test_a_block_is_not_an_index() -> None:
+    with executing(Executor.BATCHED), pytest.raises(ValueError, match="is not one integer"):
+        block_as_index[(1,)](torch.zeros(1))
 
 
 def test_arguments_of_an_unknown_kind_are_named() -> None:

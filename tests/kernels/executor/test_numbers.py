@@ -201,15 +201,18 @@ def extremum_kernel(x, y, out, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     a, b = tl.load(x + i), tl.load(y + i)
     tl.store(out + i, tl.maximum(a, b))
-    tl.store(out + BLOCK + i, tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out + BLOCK + i, tl.minimum(a, b))
+    tl.store(out + 2 * BLOCK + i, tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL))
 
 
 def test_nan_propagates_through_an_extremum_only_when_asked() -> None:
     nan = float("nan")
-    x, y, out = torch.tensor([1.0, nan, 2.0, nan]), torch.tensor([nan, 1.0, 3.0, nan]), torch.empty(8)
+    x, y, out = torch.tensor([1.0, nan, 2.0, nan]), torch.tensor([nan, 1.0, 3.0, nan]), torch.empty(3, 4)
     with executing(Executor.BATCHED):
         extremum_kernel[(1,)](x, y, out, BLOCK=4)
-    torch.testing.assert_close(out, torch.tensor([1, 1, 3, nan, nan, nan, 2, nan]), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        out, torch.tensor([[1, 1, 3, nan], [1, 1, 2, nan], [nan, nan, 2, nan]]), rtol=0, atol=0, equal_nan=True
+    )
 
 
 @triton.jit
