@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from .config import Choices, ConfigError, load
+from .files import OutputError
 
 app = typer.Typer(
     add_completion=False,
@@ -19,6 +23,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"max_content_width": 100},
 )
+
+_UsageError = typer.BadParameter.__base__
+"""What typer raises for a command line that it cannot read. It has the class from click, or has made it its own."""
 
 GRID, TESTED, PROMPTS, RUNNING, OUTPUT = "Grid", "Under test", "Prompts", "How it runs", "Output"
 
@@ -107,8 +114,8 @@ def check(
     executor: Annotated[
         ExecutorName | None,
         typer.Option(
-            help="How Triton kernels are run. Default: compiled on a GPU, batched (interpreted, all programs of a grid at "
-            "once) on a CPU. stock is Triton's own interpreter: the yardstick, and very slow.",
+            help="How Triton kernels are run. Default: compiled on a GPU, batched (interpreted, all programs of a grid "
+            "at once) on a CPU. stock is Triton's own interpreter: the yardstick, and very slow.",
             rich_help_panel=RUNNING,
         ),
     ] = None,
@@ -128,11 +135,13 @@ def check(
 ) -> None:
     """Check that an engine which reuses cached prefixes of a hybrid model computes what a cold run computes.
 
-    Every prompt runs twice through flash-linear-attention's kernels, cold and resumed from the state that the engine
-    under test hands back, over a grid of sizes. SIZES is one value (64), a list (1,16,64), a range (1..8 or 64..512..64)
-    or a geometric range (1..128..x2).
+    Every prompt runs twice through flash-linear-attention's kernels, cold and
+    resumed from the state that the engine under test hands back, over a grid of
+    sizes. SIZES is one value (64), a list (1,16,64), a range (1..8 or
+    64..512..64) or a geometric range (1..128..x2).
 
-    Exit status: 0 every checked cell is right, 1 discrepancies, 2 bad input, 3 inconclusive: nothing was resumed.
+    Exit status: 0 every checked cell is right, 1 discrepancies, 2 bad input,
+    3 inconclusive: nothing was resumed.
     """
     choices = Choices(
         chunk=chunk,
@@ -153,19 +162,26 @@ def check(
         json=json,
         table=table,
     )
-    console = Console()
     try:
-        status = _run(load(choices), console)
-    except ConfigError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {_plain(error)}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
+        status = _run(load(choices), _Screen(emoji=False))
+    except (ConfigError, OutputError) as error:
+        _say(str(error))
+        status = 2
     raise typer.Exit(status)
 
 
-def _plain(error: Exception) -> str:
-    from rich.markup import escape
+class _Screen(Console):
+    """A console whose reader may leave early, as `head` does: files and exit status are owed all the same."""
 
-    return escape(" ".join(str(error).split()))
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(message: str) -> None:
+    """An error, on one line."""
+    line = Text.assemble(("error: ", "bold red"), " ".join(message.split()))
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
 def _run(config, console: Console) -> int:
@@ -177,8 +193,15 @@ def _run(config, console: Console) -> int:
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. Status 1 says that an engine is wrong, so a crash of the program's own ends with another."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except _UsageError as error:
+        _say(error.format_message())
+        sys.exit(2)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(3)
 
 
 if __name__ == "__main__":

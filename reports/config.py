@@ -24,7 +24,7 @@ from .reproduce import SEEDED
 
 
 class ConfigError(ValueError):
-    """Something that the user asked for cannot be done. The message is one line: what, what is accepted, how to mend."""
+    """Something that the user asked for cannot be done. The message says on one line what, and how to mend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Config:
     device: str
     executor: str | None
     share: bool
+    tokenizer: Path | None
     json: Path | None
     table: Path | None
 
@@ -77,22 +78,23 @@ def load(choices: Choices) -> Config:
         return _load(choices)
     except (GeometryError, GridError, PromptError, PromptFileError, UnknownEngine, EngineError, OutputError) as error:
         raise ConfigError(str(error)) from error
+    except OSError as error:  # a name that the file system does not even look up
+        raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
 def _load(choices: Choices) -> Config:
     preset = _preset(choices.model)
+    chunks = parse_sizes("--chunk", choices.chunk)
+    for chunk in chunks:
+        if chunk not in preset.chunks:
+            accepted = ", ".join(map(str, preset.chunks))
+            raise ConfigError(f"--chunk {chunk}: the kernels of {preset.name} have chunks of {accepted} tokens")
     geometries = grid(
-        parse_sizes("--chunk", choices.chunk),
+        chunks,
         parse_sizes("--page", choices.page),
         parse_sizes("--dcp", choices.dcp),
         None if choices.interval is None else parse_sizes("--interval", choices.interval),
     )
-    for geometry in geometries:
-        if geometry.chunk not in preset.chunks:
-            accepted = ", ".join(map(str, preset.chunks))
-            raise ConfigError(
-                f"--chunk {geometry.chunk}: the kernels of {preset.name} have chunks of {accepted} tokens"
-            )
     engine = choices.engine or NEWEST
     find(engine, choices.guard)  # an unknown name is answered now
     if choices.tokenizer and not choices.prompts_file:
@@ -100,6 +102,10 @@ def _load(choices: Choices) -> Config:
     for path, check in ((choices.json, check_writable), (choices.table, check_table)):
         if path is not None:
             check(path)
+            if choices.prompts_file and path.resolve() == _file_and_line(choices.prompts_file)[0].resolve():
+                raise ConfigError(f"{path} holds the prompts, and would be overwritten: write to another file")
+    if choices.json and choices.table and choices.json.resolve() == choices.table.resolve():
+        raise ConfigError(f"--json and --table both name {choices.json}: give them two files")
     cells, streams = _plan(choices, geometries, preset)
     for cell in cells:
         _fits(cell, preset)
@@ -114,6 +120,7 @@ def _load(choices: Choices) -> Config:
         choices.device,
         choices.executor,
         choices.share,
+        choices.tokenizer,
         choices.json,
         choices.table,
     )
@@ -144,16 +151,21 @@ def _from_file(choices: Choices, preset: Preset) -> list:
     """The prompts of --prompts FILE, or of FILE:LINE only that line's."""
     if choices.prompts_file is None:
         return []
-    path, line = Path(choices.prompts_file), ""
-    name, _, after = choices.prompts_file.rpartition(":")
-    if name and after.isdigit() and not path.exists():
-        path, line = Path(name), after
+    path, line = _file_and_line(choices.prompts_file)
     prompts = read_prompts(path, choices.tokenizer, preset.vocab)
     if line:
         prompts = [p for p in prompts if p.name == f"{path}:{line}"]
         if not prompts:
             raise ConfigError(f"--prompts {choices.prompts_file}: {path} has no prompt on line {line}")
     return prompts
+
+
+def _file_and_line(given: str) -> tuple[Path, str]:
+    """FILE:LINE apart; a file that has such a name itself is taken whole."""
+    name, _, after = given.rpartition(":")
+    if name and after.isdigit() and not Path(given).exists():
+        return Path(name), after
+    return Path(given), ""
 
 
 def _fits(cell: Cell, preset: Preset) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,16 @@ def check_writable(path: Path) -> None:
     parent = path.parent
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"cannot write {path}: it is no ordinary file, and would be replaced; name a file")
     if not parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no folder {parent}; make it first")
-    if not os.access(path if path.exists() else parent, os.W_OK):
-        raise OutputError(f"cannot write {path}: permission denied; name a place that you may write to")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise OutputError(f"cannot write {path}: permission denied; name a file that you may write to")
+    with _failing_as_output_error(path):
+        handle, name = tempfile.mkstemp(dir=parent, prefix=f".{path.name}.")
+        os.close(handle)
+        Path(name).unlink()
 
 
 def check_table(path: Path) -> None:
@@ -45,14 +53,26 @@ def write_table(run: Run, path: Path) -> None:
     """One row per cell, nested fields flattened with underscores, lists left out."""
     import pandas
 
-    frame = pandas.DataFrame([_flat(cell_as_dict(run, result)) for result in run.results])
+    # Nullable types: a depth stays a whole number beside a cell that has none.
+    frame = pandas.DataFrame([_flat(cell_as_dict(run, result)) for result in run.results]).convert_dtypes()
     data = frame.to_csv(index=False).encode() if path.suffix == ".csv" else frame.to_parquet(index=False)
     _replace(path, data)
+
+
+_MEASURED = {
+    "located": ("standing", "depth", "distance"),
+    "diff": ("largest", "first_wrong", "last_wrong", "over_noise", "noise_clean", "noise_rounding", "against_oracle"),
+}
+"""Columns that every table has, also one of cells that were never resumed."""
 
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in cell.items():
+        if name in ("ledger", "details"):
+            continue
+        if value is None and name in _MEASURED:
+            value = dict.fromkeys(_MEASURED[name])
         if isinstance(value, dict):
             row |= {f"{name}_{inner}": v for inner, v in value.items() if not isinstance(v, list)}
         elif not isinstance(value, list):
@@ -60,17 +80,27 @@ def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def _failing_as_output_error(path: Path) -> Iterator[None]:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; name a place that you may write to") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    with _failing_as_output_error(path):
+        path = path.resolve()  # a link stays one
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+            Path(name).chmod(mode)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def _umask() -> int:

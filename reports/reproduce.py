@@ -14,7 +14,10 @@ def reproduce(under_test: UnderTest, cell: Cell) -> str:
     for name in ("chunk", "page", "dcp", "interval"):
         words += [f"--{name}", str(getattr(geometry, name))]
     # Seeded prompts are told by their sizes; prompts from a file by file and line, which is the stream's name.
-    words += ["--prompt", str(cell.prompt)] if cell.stream == SEEDED else ["--prompts", cell.stream]
+    if cell.stream == SEEDED:
+        words += ["--prompt", str(cell.prompt)]
+    else:
+        words += ["--prompts", cell.stream, *(["--tokenizer", under_test.tokenizer] if under_test.tokenizer else [])]
     words += ["--engine", under_test.engine, "--model", under_test.model, "--seed", str(under_test.seed)]
     words += ["--dtype", under_test.dtype]
     if under_test.executor != "batched":

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from ..checker.cells import CellResult, Run, UnderTest
+from ..checker.events import Checked, Progress
 from ..engines.catalog import find
 from .config import Config, ConfigError
 from .files import write_json, write_table
 from .terminal import Terminal, headline
 
 SAVE_EVERY = 2.0
-"""Seconds between two savings of a run that is still going."""
+"""Seconds between two savings while cells are finished one after the other."""
 
 
 class Session:
@@ -37,15 +38,21 @@ class Session:
             stack.callback(self._terminal.stop)
             try:
                 run, events = self._prepare()
-                self._console.print(headline(run.under_test), soft_wrap=True, highlight=False)
+                self._console.print(headline(run.under_test), soft_wrap=True, markup=False, highlight=False)
                 self._follow(run, events)
                 run.complete = True
             except KeyboardInterrupt:
                 if run is None:
                     return 3
+            except Exception:
+                if run is not None:
+                    self._save(run)
+                raise
         run.results.sort(key=self._place)
-        self._save(run)
-        self._terminal.summary(run)
+        try:
+            self._save(run)
+        finally:
+            self._terminal.summary(run)
         return run.exit_status
 
     def _place(self, result: CellResult) -> int:
@@ -73,6 +80,7 @@ class Session:
             config.seed,
             config.share,
             versions(),
+            str(config.tokenizer or ""),
         )
         run = Run(under_test, len(config.cells))
         engine = find(config.engine, config.guard)
@@ -99,16 +107,16 @@ class Session:
         return streams
 
     def _follow(self, run: Run, events: Iterator) -> None:
-        from ..checker.check import Checked
-
-        saved = time.monotonic()
+        saved, kept = time.monotonic(), 0
         for event in events:
+            self._terminal.listen(event)
             if isinstance(event, Checked):
                 run.results.append(event.result)
-                if time.monotonic() - saved > SAVE_EVERY:
-                    self._save(run)
-                    saved = time.monotonic()
-            self._terminal.listen(event)
+            # A stage that begins may take minutes: what is finished is on disk before it.
+            begins = isinstance(event, Progress) and event.done == 0
+            if len(run.results) > kept and (begins or time.monotonic() - saved > SAVE_EVERY):
+                self._save(run)
+                saved, kept = time.monotonic(), len(run.results)
 
     def _save(self, run: Run) -> None:
         if self._config.json is not None:
