@@ -43,6 +43,8 @@ class Ledger:
     def stretches(self) -> list[Stretch]:
         """The prompt cut where the count changes, in order, without empty pieces."""
         low, high = sorted((self.state_depth, self.cached_tokens))
+        if low == high:
+            return [Stretch(0, self.length, 1)]
         middle = 2 if self.state_depth > self.cached_tokens else 0
         pieces = [Stretch(0, low, 1), Stretch(low, high, middle), Stretch(high, self.length, 1)]
         return [piece for piece in pieces if piece.start < piece.end]
