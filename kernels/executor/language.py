@@ -31,8 +31,8 @@ from triton.language import core
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITCallable, JITFunction
 
+from .arithmetic import LIBDEVICE
 from .branches import Branch, names_assigned, only_assigns, run_both_ways
-from .builder import LIBDEVICE
 from .errors import Divergence, UnsupportedError
 from .handle import Handle, compute_dtype
 from .reductions import associative_scan, reduce, reduce_with_indices
