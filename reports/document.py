@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ DETAILED_CLEAN = 20
 """Cells that keep their curves: findings first, and a sample of the others, so that a large run stays small on disk."""
 
 CURVE_POINTS = 300
-"""Points of a curve; each keeps the largest value of the tokens that it stands for."""
+"""Points of a curve of errors; each keeps the largest value of the tokens that it stands for."""
+
+DISTANCE_POINTS = 600
+"""Points of a curve of distances; each keeps the smallest value of the boundaries that it stands for, and its depth."""
 
 
 def run_as_dict(run: Run) -> dict[str, Any]:
@@ -132,10 +136,18 @@ def _details(result: CellResult) -> dict[str, Any]:
         "errors": [[_number(float(f"{value:.3e}")) for value in layer] for layer in layers],
     }
     if result.distances is not None:
-        chunk = result.cell.geometry.chunk
-        curves["depths"] = [i * chunk for i in range(len(result.distances))]
-        curves["distances"] = [_number(float(f"{value:.3e}")) for value in result.distances]
+        nearest = _nearest(result.distances)
+        curves["depths"] = (nearest * result.cell.geometry.chunk).tolist()
+        curves["distances"] = [_number(float(f"{value:.3e}")) for value in result.distances[nearest]]
     return curves
+
+
+def _nearest(distances: np.ndarray) -> np.ndarray:
+    """[points], the places of the smallest distances, one in each of at most `DISTANCE_POINTS` equal stretches."""
+    count = len(distances)
+    edges = np.unique(np.linspace(0, count, min(count, DISTANCE_POINTS) + 1).astype(int))
+    known = np.nan_to_num(distances, nan=np.inf)
+    return np.array([low + int(known[low:high].argmin()) for low, high in pairwise(edges)])
 
 
 def _number(value: float) -> float | None:
