@@ -42,14 +42,9 @@ def _diff() -> alt.LayerChart:
     error = alt.Y(
         "error:Q", title="relative error", scale=alt.Scale(type="log", nice=True), axis=alt.Axis(format=".0e")
     )
+    columns = alt.expr("width < 320 ? 2 : 4")
     layers = alt.Legend(
-        orient="top",
-        columns=4,
-        symbolType="stroke",
-        symbolSize=300,
-        symbolStrokeWidth=2,
-        title="layer",
-        titleOrient="left",
+        orient="top", columns=columns, symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, title=None
     )
     colour = alt.Color("layer:N", sort=None, legend=layers, scale=alt.Scale(range=LAYER_COLOURS))
     dash = alt.StrokeDash("layer:N", sort=None, legend=layers, scale=alt.Scale(range=LAYER_DASHES))
@@ -82,7 +77,7 @@ def _diff() -> alt.LayerChart:
         .mark_rect(color="var(--noise)", aria=False)
         .encode(y=alt.Y("low:Q", title="relative error"), y2="limit:Q")
     )
-    return (noise + _rules("token") + lines + points).properties(height=240)
+    return (noise + lines + points + _rules("token", top=2)).properties(height=240)
 
 
 def _locator() -> alt.LayerChart:
@@ -109,15 +104,15 @@ def _locator() -> alt.LayerChart:
         .mark_point(shape="diamond", size=130, filled=True, color="var(--ink)", aria=False)
         .encode(x=depth, y=distance)
     )
-    return (_rules("depth") + line + nearest + points).properties(height=200)
+    return (line + nearest + points + _rules("depth", top=90)).properties(height=200)
 
 
-def _rules(field: str) -> alt.LayerChart:
-    """Vertical marks with a name at their upper end; `align` says on which side, `row` how far down."""
+def _rules(field: str, top: int) -> alt.LayerChart:
+    """Vertical marks with a name beside them, from `top` px on; `align` says on which side, `row` how far down."""
     marks = alt.Chart(alt.NamedData("marks"))
     rule = marks.mark_rule(color="var(--ink)", strokeDash=[5, 3], aria=False).encode(x=f"{field}:Q")
     aside = alt.expr("datum.align == 'left' ? 4 : -4")
-    below = alt.expr("2 + 15 * datum.row")
+    below = alt.expr(f"{top} + 15 * datum.row")
     name = marks.mark_text(
         align=alt.expr("datum.align"), dx=aside, dy=below, baseline="top", color="var(--ink)", aria=False
     )
@@ -142,6 +137,6 @@ def _themed(chart: alt.LayerChart) -> alt.LayerChart:
         )
         .configure_axisX(labelFlush=True, labelOverlap="greedy", labelSeparation=8, grid=False)
         .configure_axisY(tickCount=6, labelOverlap="greedy")
-        .configure_legend(titleColor="var(--ink)", titleFontWeight="normal", labelColor="var(--ink)", labelFontSize=12)
+        .configure_legend(labelColor="var(--ink)", labelFontSize=12)
         .configure_text(fontSize=12)
     )
