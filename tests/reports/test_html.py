@@ -155,6 +155,7 @@ def test_the_page_says_where_curves_are_missing():
 
 def test_text_from_outside_never_becomes_markup():
     plain, attacked = Markup(render_html(seed_run())), Markup(render_html(hostile()))
+    assert not re.search("[\x00\x1b\u202e\ud800]", render_html(hostile())), "a file that UTF-8 and HTML allow"
     assert len(attacked.scripts) == len(plain.scripts) == 3
     assert not attacked.all("img")
     assert HOSTILE.replace("\u2028", " ").split()[0] in attacked.text, "it is still shown, as text"
