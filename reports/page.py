@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..checker.verdict import Kind
+from .identifiers import rule_of
 from .reproduce import SEEDED
 
 Document = dict[str, Any]
@@ -15,11 +16,13 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a kind of verdict is shown and what it means. The mark tells kinds apart without colour."""
+    """How a kind of verdict is shown. The mark tells kinds apart without colour."""
 
     kind: str
     mark: str
+    id: str
     meaning: str
+    advice: str
 
     @property
     def slug(self) -> str:
@@ -27,29 +30,30 @@ class Look:
         return self.kind.replace(" ", "-")
 
 
-LOOKS = {
-    look.kind: look
-    for look in (
-        Look(Kind.DISAGREEMENT, "?!", "Bookkeeping and numbers do not tell the same story."),
-        Look(
-            Kind.DOUBLE_COMPUTED,
-            "2\N{MULTIPLICATION SIGN}",
-            "The state had absorbed these tokens, and they were computed again.",
-        ),
-        Look(Kind.SKIPPED, "0\N{MULTIPLICATION SIGN}", "The recurrent layers never saw these tokens."),
-        Look(Kind.FOREIGN, "≠", "The state belongs to no depth of this prompt."),
-        Look(Kind.UNWRITTEN, "∅", "The state is empty: nothing was ever written to its slot."),
-        Look(Kind.PRECISION, "≈", "The right state, but rounded."),
-        Look(Kind.REFUSED, "⊘", "A guard rejected the donation, and reuse was lost."),
-        Look(Kind.REUSE_LOST, "↓", "Right, but resumed from a shallower state than the history allows."),
-        Look(Kind.ENGINE_FAILURE, "✕", "The engine raised, or gave an answer that cannot be true."),
-        Look(Kind.VACUOUS, "\N{EN DASH}", "Nothing was resumed, so this proves nothing."),
-        Look(Kind.OK, "✓", "The resumed run computes what the cold run does."),
-    )
+_MARKS = {
+    Kind.DISAGREEMENT: "?!",
+    Kind.DOUBLE_COMPUTED: "2\N{MULTIPLICATION SIGN}",
+    Kind.SKIPPED: "0\N{MULTIPLICATION SIGN}",
+    Kind.FOREIGN: "≠",
+    Kind.UNWRITTEN: "∅",
+    Kind.PRECISION: "≈",
+    Kind.REFUSED: "⊘",
+    Kind.REUSE_LOST: "↓",
+    Kind.ENGINE_FAILURE: "✕",
+    Kind.VACUOUS: "\N{EN DASH}",
+    Kind.OK: "✓",
 }
+
+
+def _look(kind: Kind, mark: str) -> Look:
+    rule = rule_of(kind)
+    return Look(str(kind), mark, rule.id, rule.meaning, "" if kind is Kind.OK else rule.advice)
+
+
+LOOKS = {str(kind): _look(kind, mark) for kind, mark in _MARKS.items()}
 """Worst first: the order in which verdicts are counted."""
 
-_UNKNOWN = Look("unknown", "?", "A verdict that this version of the program does not know.")
+_UNKNOWN = Look("unknown", "?", "", "A verdict that this version of the program does not know.", "")
 _RANK = {kind: rank for rank, kind in enumerate(LOOKS)}
 _LAST = len(LOOKS)
 
@@ -202,4 +206,4 @@ def _count(number: int, noun: str) -> str:
 
 def slugs(looks: Iterable[Look]) -> Sequence[dict[str, str]]:
     """The looks as the page's script needs them."""
-    return [{"kind": each.kind, "slug": each.slug, "mark": each.mark, "meaning": each.meaning} for each in looks]
+    return [{**asdict(each), "slug": each.slug} for each in looks]

@@ -4,7 +4,7 @@ const looks = new Map(run.kinds.map((look) => [look.kind, look]));
 const SILENT = new Set(['ok', 'vacuous', 'engine failure']);
 
 function lookOf(cell) {
-  return looks.get(cell.verdict.kind) ?? {kind: 'unknown', slug: 'unknown', mark: '?', meaning: ''};
+  return looks.get(cell.verdict.kind) ?? {kind: 'unknown', slug: 'unknown', mark: '?', id: '', meaning: '', advice: ''};
 }
 
 function isFinding(cell) {

@@ -10,7 +10,8 @@ function buildCell(number) {
   part('mark').textContent = look.mark;
   part('mark').classList.add(look.slug);
   part('verdict').textContent = cell.verdict.text;
-  part('meaning').textContent = look.meaning;
+  part('meaning').textContent = look.id ? `${look.id}: ${look.meaning}` : look.meaning;
+  part('advice').textContent = look.advice ? `What to do first: ${look.advice}` : '';
   part('ruler-words').textContent = rulerWords(cell);
   part('command').textContent = cell.reproduce;
   part('copy').addEventListener('click', () => copy(part('command'), part('copied')));

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mamba_replay_check.checker.verdict import Kind
+from mamba_replay_check.reports.identifiers import rule_of
 
 from ..reports.html_documents import HOSTILE, seed_run
 
@@ -122,6 +123,7 @@ def test_a_cell_of_every_kind_opens(visit, kind):
     number = list(Kind).index(kind) + 1
     page = visit("kinds", f"#cell-{number}").page
     assert kind in title(page)
+    assert page.inner_text("[data-part='meaning']") == f"{rule_of(kind).id}: {rule_of(kind).meaning}"
     assert page.locator("#cell svg.ruler").get_attribute("aria-label") == page.inner_text("[data-part='ruler-words']")
     assert page.locator("#cell [data-part='history'] > li").count() == 4
     resumed = kind not in (Kind.VACUOUS, Kind.ENGINE_FAILURE)
