@@ -44,6 +44,7 @@ def run_as_dict(run: Run) -> dict[str, Any]:
             "executor": under.executor,
             "seed": under.seed,
             "shared": under.shared,
+            "tokenizer": under.tokenizer or None,
             "versions": dict(under.versions),
         },
         "cells": [cell_as_dict(run, result, details=result in kept) for result in run.results],
