@@ -76,11 +76,11 @@ class _Axis:
         return self.width - 1 - (len(_BREAK) if self.end < self.total else 0)
 
     def column(self, depth: int) -> int:
-        """Never decreases with the depth."""
+        """Never decreases with the depth. Outside of what is drawn to scale there are only the axis's ends."""
         if depth < self.start:
-            return 3 if depth else 0
+            return 0
         if depth > self.end:
-            return self.width - (1 if depth == self.total else 4)
+            return self.width - 1
         return self._left + (depth - self.start) * (self._right - self._left) // (self.end - self.start)
 
     def drawn(self) -> list[str]:

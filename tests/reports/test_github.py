@@ -59,8 +59,8 @@ def test_what_makes_a_pass_meaningless_comes_first():
 
 
 def test_without_a_file_of_prompts_the_configuration_is_pointed_at():
-    assert [(note["file"], note["line"]) for note in _parsed(document(Kind.SKIPPED), ("a,b:c.toml", 7))] == [
-        ("a,b:c.toml", "7")
+    assert [(note["file"], note["line"]) for note in _parsed(document(Kind.SKIPPED), ("a,b:%3A.toml", 7))] == [
+        ("a,b:%3A.toml", "7")
     ]
     assert [note["file"] for note in _parsed(document(Kind.SKIPPED))] == [""]
 
@@ -120,7 +120,15 @@ def test_text_from_outside_stays_text_in_the_summary():
     assert set(rendered.tags) == expected
     assert rendered.tags.count("pre") == 1
     assert rendered.tags.count("td") == 11 * 2 + 8 * 10
-    assert "<script>alert(1)</script> ]]> ::error::x | `tick` ``` [a](b) {0} %" in rendered.text
+    # In two concerns, three words on what was tested, two fields of eight rows, three words of eight commands.
+    assert rendered.text.count("<script>alert(1)</script> ]]> ::error::x | `tick` ``` [a](b) {0} %") == 45
+    assert rendered.tags.count("code") == 1
+
+
+def test_a_command_ends_no_code_block():
+    run = document(Kind.SKIPPED, Kind.SKIPPED)
+    run["cells"][0]["reproduce"] = "```"
+    assert _Elements(MarkdownIt("gfm-like", {"linkify": False}).render(job_summary(run))).tags.count("pre") == 1
 
 
 def test_quotes_and_entities_are_shown_as_they_are():

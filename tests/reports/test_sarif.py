@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker
-from mamba_replay_check.checker.verdict import Kind
+from mamba_replay_check.checker.verdict import Kind, Verdict
 from mamba_replay_check.reports.document import run_as_dict
 from mamba_replay_check.reports.identifiers import rule_of
 from mamba_replay_check.reports.sarif import render_sarif
@@ -84,6 +84,13 @@ def test_what_makes_a_pass_meaningless_is_notified_before_the_results():
     assert [note["level"] for note in notes] == ["error", "error", "error", "warning"]
     assert notes[0]["message"]["text"] == "The run was stopped after 3 of 4 cells."
     assert notes[3]["message"]["text"].startswith("2 of 3 cells are vacuous")
+
+
+def test_the_reason_of_most_cells_is_notified_first():
+    rare = Verdict(Kind.VACUOUS, reason="rare")
+    run = run_as_dict(run_of(result(Kind.VACUOUS, verdict=rare), result(Kind.VACUOUS), result(Kind.VACUOUS)))
+    texts = [n["message"]["text"] for n in _run(render_sarif(run))["invocations"][0]["toolExecutionNotifications"]]
+    assert [text.split(" are ")[0] for text in texts[1:]] == ["2 of 3 cells", "1 of 3 cells"]
 
 
 def test_a_result_points_at_the_line_that_asked_for_it():
