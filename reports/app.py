@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .config import Choices, ConfigError, load
-from .files import OutputError
+from .config import Choices, Config, ConfigError, load
+from .files import DocumentError, OutputError, read_document
+from .outputs import Outputs
+from .settings import SettingsError, read_settings
 
 app = typer.Typer(
     add_completion=False,
@@ -28,6 +31,7 @@ _UsageError = typer.BadParameter.__base__
 """What typer raises for a command line that it cannot read. It has the class from click, or has made it its own."""
 
 GRID, TESTED, PROMPTS, RUNNING, OUTPUT = "Grid", "Under test", "Prompts", "How it runs", "Output"
+GATE = "Gate"
 
 
 class DType(StrEnum):
@@ -58,8 +62,31 @@ def _grid(what: str, default: str) -> object:
     return typer.Option(help=what, rich_help_panel=GRID, metavar="SIZES", show_default=default or None)
 
 
-@app.command()
+def _file(what: str) -> object:
+    return typer.Option(help=what, rich_help_panel=OUTPUT, metavar="FILE")
+
+
+SOURCE = "mamba_replay_check.source"
+"""Where the context keeps file and line of the settings."""
+
+
+def _settings(context: typer.Context, path: Path | None) -> Path | None:
+    """What the settings file says becomes the default of its options: the command line wins."""
+    try:
+        settings = read_settings(path)
+    except SettingsError as error:
+        _say(str(error))
+        raise typer.Exit(2) from None
+    if settings is not None:
+        names = {"baseline": "baseline_file", "no-share": "no_share"}
+        context.default_map = {names.get(key, key): value for key, value in settings.values.items()}
+        context.meta[SOURCE] = (str(settings.path), settings.line)
+    return path
+
+
+@app.callback(invoke_without_command=True)
 def check(
+    context: typer.Context,
     page: Annotated[str, _grid("Tokens per KV page.", "64")] = "64",
     dcp: Annotated[str, _grid("Ranks of decode context parallelism; page x dcp is the radix tree's page.", "1")] = "1",
     chunk: Annotated[str, _grid("Tokens per chunk of the linear-attention kernel.", "64")] = "64",
@@ -132,6 +159,47 @@ def check(
         Path | None,
         typer.Option(help="Write one row per cell: .csv or .parquet.", rich_help_panel=OUTPUT, metavar="FILE"),
     ] = None,
+    html: Annotated[Path | None, _file("Write the report as one HTML page.")] = None,
+    junit: Annotated[Path | None, _file("Write JUnit XML, one case per cell.")] = None,
+    sarif: Annotated[Path | None, _file("Write SARIF 2.1.0.")] = None,
+    github: Annotated[
+        bool,
+        typer.Option(
+            "--github", help="Print annotations for GitHub, and add to the job's summary.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Leave out the table of cells.", rich_help_panel=OUTPUT)
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Every finding in full. The default where CI is set.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    baseline_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="Fail only on what is new or worse than this baseline.",
+            rich_help_panel=GATE,
+            metavar="FILE",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail on stale entries of the baseline, too.", rich_help_panel=GATE)
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file with choices. Default: [tool.mamba-replay-check] of ./pyproject.toml, if it has one.",
+            rich_help_panel=GATE,
+            metavar="FILE",
+            is_eager=True,
+            callback=_settings,
+        ),
+    ] = None,
+    write_baseline: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Check that an engine which reuses cached prefixes of a hybrid model computes what a cold run computes.
 
@@ -143,6 +211,8 @@ def check(
     Exit status: 0 every checked cell is right, 1 discrepancies, 2 bad input,
     3 inconclusive: nothing was resumed.
     """
+    if context.invoked_subcommand is not None:
+        return
     choices = Choices(
         chunk=chunk,
         page=page,
@@ -159,15 +229,60 @@ def check(
         device=str(device),
         executor=str(executor) if executor else None,
         share=not no_share,
-        json=json,
-        table=table,
+        outputs=Outputs(json, table, html, junit, sarif, github),
+        baseline=None if write_baseline else baseline_file,
+        strict=strict and not write_baseline,
+        write_baseline=write_baseline,
+        source=context.meta.get(SOURCE),
     )
+    raise typer.Exit(_answering(lambda: _run(load(choices), quiet, verbose)))
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run that --json wrote.", metavar="RUN")],
+    table: Annotated[Path | None, _file("Write one row per cell: .csv or .parquet.")] = None,
+    html: Annotated[Path | None, _file("Write the report as one HTML page.")] = None,
+    junit: Annotated[Path | None, _file("Write JUnit XML, one case per cell.")] = None,
+    sarif: Annotated[Path | None, _file("Write SARIF 2.1.0.")] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Print annotations for GitHub, and add to the job's summary.")
+    ] = False,
+) -> None:
+    """Render reports from a saved run. The exit status is the run's."""
+
+    def render() -> int:
+        outputs = Outputs(None, table, html, junit, sarif, github)
+        outputs.check()
+        if not outputs.paths and not github:
+            raise ConfigError("nothing to render: name a report, e.g. --html FILE")
+        if run.resolve() in {path.resolve() for path in outputs.paths.values()}:
+            raise ConfigError(f"{run} holds the run, and would be overwritten: write to another file")
+        document = read_document(run)
+        outputs.write(document, None, lambda line: print(line))
+        return document["exit_status"]
+
+    raise typer.Exit(_answering(render))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def baseline(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option(help="Where to write it.", metavar="FILE")] = Path(
+        "mamba-replay-baseline.json"
+    ),
+) -> None:
+    """Check, and write what was found as the baseline of later runs. Takes every option of a check as well."""
+    raise typer.Exit(app([*context.args, "--write-baseline", str(output)], standalone_mode=False))
+
+
+def _answering(do: Callable[[], int]) -> int:
+    """The exit status of `do`; a mistake of the user's is said on one line."""
     try:
-        status = _run(load(choices), _Screen(emoji=False))
-    except (ConfigError, OutputError) as error:
+        return do()
+    except (ConfigError, OutputError, DocumentError) as error:
         _say(str(error))
-        status = 2
-    raise typer.Exit(status)
+        return 2
 
 
 class _Screen(Console):
@@ -184,12 +299,17 @@ def _say(message: str) -> None:
     Console(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
-def _run(config, console: Console) -> int:
+def _run(config: Config, quiet: bool, verbose: bool) -> int:
     """Check and report. A first Ctrl-C or SIGTERM ends the check and reports what is finished."""
     from .session import Session
+    from .terminal import Terminal
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return Session(config, console).run()
+    console = _Screen(emoji=False)
+    # Where CI is set nothing moves on the screen, and nothing is left out.
+    in_ci = bool(os.environ.get("CI"))
+    terminal = Terminal(console, table=not quiet, everything=verbose or in_ci, bars=console.is_terminal and not in_ci)
+    return Session(config, terminal, console).run()
 
 
 def main() -> None:

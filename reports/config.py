@@ -6,9 +6,10 @@ Nothing heavy is imported here, so that a mistake is answered at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from ..checker.cells import Cell
 from ..checker.geometry import Geometry, GeometryError
@@ -19,7 +20,9 @@ from ..kernels.presets import PRESETS, Preset
 from ..scenarios.edges import default_prompts
 from ..scenarios.prompt import Prompt, PromptError
 from ..scenarios.tokens import PromptFileError, read_prompts
-from .files import OutputError, check_table, check_writable
+from .baseline import BaselineError, check_comparable, read
+from .files import OutputError, check_writable
+from .outputs import Outputs
 from .reproduce import SEEDED
 
 
@@ -29,60 +32,76 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The command line, as it was written."""
+    """The command line, as it was written, with its defaults.
 
-    chunk: str
-    page: str
-    dcp: str
-    interval: str | None
-    engine: str | None
-    guard: bool
-    model: str
-    prompts: tuple[str, ...]
-    prompts_file: str | None
-    tokenizer: Path | None
-    seed: int
-    dtype: str
-    device: str
-    executor: str | None
-    share: bool
-    json: Path | None
-    table: Path | None
+    write_baseline: write what the run finds as a baseline, instead of judging it.
+    source:         file and line of the settings that the run was started from, for reports that point there.
+    """
+
+    chunk: str = "64"
+    page: str = "64"
+    dcp: str = "1"
+    interval: str | None = None
+    engine: str | None = None
+    guard: bool = False
+    model: str = "kimi-linear"
+    prompts: tuple[str, ...] = ()
+    prompts_file: str | None = None
+    tokenizer: Path | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "auto"
+    executor: str | None = None
+    share: bool = True
+    outputs: Outputs = field(default_factory=Outputs)
+    baseline: Path | None = None
+    strict: bool = False
+    write_baseline: Path | None = None
+    source: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A run that can be started.
+    """A run that can be started: what was chosen, checked, and what follows from it.
 
-    streams: the tokens of each stream that came from a file; the seeded stream is drawn when it is needed.
+    streams:  the tokens of each stream that came from a file; the seeded stream is drawn when it is needed.
+    baseline: what an earlier run found, to compare with.
     """
 
+    choices: Choices
     cells: tuple[Cell, ...]
     streams: dict[str, Sequence[int]]
     engine: str
-    guard: bool
     preset: Preset
-    seed: int
-    dtype: str
-    device: str
-    executor: str | None
-    share: bool
-    tokenizer: Path | None
-    json: Path | None
-    table: Path | None
+    baseline: dict[str, Any] | None
 
 
-def load(choices: Choices) -> Config:
-    """Check every choice and plan the cells. Raises ConfigError."""
+def load(choices: Choices, engine_is_given: bool = False) -> Config:
+    """Check every choice and plan the cells. Raises ConfigError.
+
+    engine_is_given: the caller brings the engine; its name in the choices is only a name.
+    """
     try:
-        return _load(choices)
-    except (GeometryError, GridError, PromptError, PromptFileError, UnknownEngine, EngineError, OutputError) as error:
+        return _load(choices, engine_is_given)
+    except _MISTAKES as error:
         raise ConfigError(str(error)) from error
     except OSError as error:  # a name that the file system does not even look up
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
-def _load(choices: Choices) -> Config:
+_MISTAKES = (
+    BaselineError,
+    EngineError,
+    GeometryError,
+    GridError,
+    OutputError,
+    PromptError,
+    PromptFileError,
+    UnknownEngine,
+)
+
+
+def _load(choices: Choices, engine_is_given: bool) -> Config:
     preset = _preset(choices.model)
     chunks = parse_sizes("--chunk", choices.chunk)
     for chunk in chunks:
@@ -96,34 +115,37 @@ def _load(choices: Choices) -> Config:
         None if choices.interval is None else parse_sizes("--interval", choices.interval),
     )
     engine = choices.engine or NEWEST
-    find(engine, choices.guard)  # an unknown name is answered now
+    if not engine_is_given:
+        find(engine, choices.guard)  # an unknown name is answered now
     if choices.tokenizer and not choices.prompts_file:
         raise ConfigError("--tokenizer turns the text of a prompts file into tokens: give --prompts FILE with it")
-    for path, check in ((choices.json, check_writable), (choices.table, check_table)):
-        if path is not None:
-            check(path)
-            if choices.prompts_file and path.resolve() == _file_and_line(choices.prompts_file)[0].resolve():
-                raise ConfigError(f"{path} holds the prompts, and would be overwritten: write to another file")
-    if choices.json and choices.table and choices.json.resolve() == choices.table.resolve():
-        raise ConfigError(f"--json and --table both name {choices.json}: give them two files")
+    _check_outputs(choices)
+    if choices.strict and choices.baseline is None:
+        raise ConfigError("--strict is about a baseline's entries: give --baseline FILE with it")
+    baseline = None if choices.baseline is None else read(choices.baseline)
+    if baseline is not None:
+        check_comparable(baseline, {"model": preset.name, "dtype": choices.dtype})
     cells, streams = _plan(choices, geometries, preset)
     for cell in cells:
         _fits(cell, preset)
-    return Config(
-        tuple(cells),
-        streams,
-        engine,
-        choices.guard,
-        preset,
-        choices.seed,
-        choices.dtype,
-        choices.device,
-        choices.executor,
-        choices.share,
-        choices.tokenizer,
-        choices.json,
-        choices.table,
-    )
+    return Config(choices, tuple(cells), streams, engine, preset, baseline)
+
+
+def _check_outputs(choices: Choices) -> None:
+    """Every file can be written, and none of them is another one of this run's files."""
+    choices.outputs.check()
+    named = {f"--{name}": path for name, path in choices.outputs.paths.items()}
+    if choices.write_baseline is not None:
+        check_writable(choices.write_baseline)
+        named["the new baseline"] = choices.write_baseline
+    if choices.baseline is not None:
+        named["--baseline"] = choices.baseline
+    if choices.prompts_file:
+        named["--prompts"] = _file_and_line(choices.prompts_file)[0]
+    taken: dict[Path, str] = {}
+    for name, path in named.items():
+        if (other := taken.setdefault(path.resolve(), name)) != name:
+            raise ConfigError(f"{other} and {name} both name {path}, which would be overwritten: give them two files")
 
 
 def _preset(name: str) -> Preset:
@@ -137,7 +159,7 @@ def _preset(name: str) -> Preset:
 def _plan(choices: Choices, geometries: list[Geometry], preset: Preset) -> tuple[list[Cell], dict[str, Sequence[int]]]:
     """The cells in the order of the grid, and the streams that files brought."""
     from_file = _from_file(choices, preset)
-    named = [Prompt.parse(text) for text in choices.prompts]
+    named = list(dict.fromkeys(Prompt.parse(text) for text in choices.prompts))
     cells = []
     for geometry in geometries:
         if not named and not from_file:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..checker.cells import Run
-from .document import cell_as_dict, run_as_dict
+from .document import SCHEMA
+from .schema import schema
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 
@@ -31,7 +31,7 @@ def check_writable(path: Path) -> None:
         raise OutputError(f"cannot write {path}: there is no folder {parent}; make it first")
     if path.exists() and not os.access(path, os.W_OK):
         raise OutputError(f"cannot write {path}: permission denied; name a file that you may write to")
-    with _failing_as_output_error(path):
+    with failing_as_output_error(path):
         handle, name = tempfile.mkstemp(dir=parent, prefix=f".{path.name}.")
         os.close(handle)
         Path(name).unlink()
@@ -44,17 +44,48 @@ def check_table(path: Path) -> None:
     check_writable(path)
 
 
-def write_json(run: Run, path: Path) -> None:
+class DocumentError(ValueError):
+    """A file that is not a saved run; the message says what is wrong with it."""
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A run that was written with --json. Raises DocumentError."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DocumentError(f"cannot read {path}: {error.strerror}; give a file that --json wrote") from None
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise DocumentError(f"{path} is not JSON ({error}): give a file that --json wrote") from None
+    known = document.get("schema") if isinstance(document, dict) else None
+    if known != SCHEMA:
+        raise DocumentError(f"{path} is not a run of schema {SCHEMA} (it says {known!r}): write it anew with --json")
+    wrong = best_match(Draft202012Validator(schema()).iter_errors(document))
+    if wrong is not None:
+        raise DocumentError(
+            f"{path} is not a whole run: {wrong.json_path} {wrong.message[:100]}; write it anew with --json"
+        )
+    return document
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
     """Write the run, replacing the file as a whole: whoever stops us finds the last complete one."""
-    _replace(path, (json.dumps(run_as_dict(run), indent=1) + "\n").encode())
+    write_text(json.dumps(document, indent=1) + "\n", path)
 
 
-def write_table(run: Run, path: Path) -> None:
+def write_text(text: str, path: Path) -> None:
+    """Write a report, replacing the file as a whole."""
+    _replace(path, text.encode())
+
+
+def write_table(document: dict[str, Any], path: Path) -> None:
     """One row per cell, nested fields flattened with underscores, lists left out."""
     import pandas
 
     # Nullable types: a depth stays a whole number beside a cell that has none.
-    frame = pandas.DataFrame([_flat(cell_as_dict(run, result)) for result in run.results]).convert_dtypes()
+    frame = pandas.DataFrame([_flat(cell) for cell in document["cells"]]).convert_dtypes()
     data = frame.to_csv(index=False).encode() if path.suffix == ".csv" else frame.to_parquet(index=False)
     _replace(path, data)
 
@@ -81,7 +112,7 @@ def _flat(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _failing_as_output_error(path: Path) -> Iterator[None]:
+def failing_as_output_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -89,7 +120,7 @@ def _failing_as_output_error(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    with _failing_as_output_error(path):
+    with failing_as_output_error(path):
         path = path.resolve()  # a link stays one
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from ..checker.cells import CellResult, Run, UnderTest
 from ..checker.events import Checked, Event
 from ..checker.verdict import Kind
+from .findings import geometry, prompt
+from .identifiers import rule_of
 from .reproduce import reproduce
+from .ruler import ruler
+
+if TYPE_CHECKING:
+    from .baseline import Comparison
 
 STYLES = {
     Kind.OK: "green",
@@ -42,17 +58,21 @@ def headline(under: UnderTest) -> str:
 class Terminal:
     """Listens to the events of a check and prints. Without a terminal it prints the same, without bars and colour."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, table: bool = True, everything: bool = False, bars: bool = True) -> None:
         self._console = console
+        self._table = table
+        self._shown = sys.maxsize if everything else FINDINGS_SHOWN
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not bars,
         )
         self._cells = None
         self._step = None
@@ -77,16 +97,38 @@ class Terminal:
         else:
             self._progress.update(self._step, description=event.what, completed=event.done, total=event.total)
 
-    def summary(self, run: Run) -> None:
+    def summary(self, run: Run, document: dict[str, Any]) -> None:
         """What the run found: whatever makes a pass meaningless first, then findings, then every cell."""
         self._warn(run)
         findings = [result for result in run.results if result.verdict.kind.is_discrepancy]
-        for result in findings[:FINDINGS_SHOWN]:
-            self._finding(run, result)
-        if len(findings) > FINDINGS_SHOWN:
-            self._console.print(f"... and {len(findings) - FINDINGS_SHOWN} more findings in the table below.\n")
-        self._console.print(cell_table(run.results))
+        drawn = dict(zip(map(id, run.results), document["cells"], strict=True))
+        for result in findings[: self._shown]:
+            self._finding(run, result, drawn[id(result)])
+        if len(findings) > self._shown:
+            self._console.print(f"... and {len(findings) - self._shown} more findings; -v shows them all.\n")
+        if self._table:
+            self._console.print(cell_table(run.results))
         self._console.print(Text(_conclusion(run), style=_conclusion_style(run)))
+
+    def comparison(self, comparison: Comparison, strict: bool) -> None:
+        """What the baseline says to the run, the bad news first."""
+        for name, style in (
+            ("new", "bold red"),
+            ("worse", "bold red"),
+            ("reuse_lost", "bold red"),
+            ("stale", "bold red" if strict else "yellow"),
+            ("better", "bold red" if strict else "green"),
+            ("known", "dim"),
+        ):
+            for cell, why in getattr(comparison, name):
+                line = f"{name.replace('_', ' ')}: {geometry(cell)}, prompt {prompt(cell)}: {why}"
+                self._console.print(Text(line, style=style), soft_wrap=True)
+                if name in ("new", "worse", "reuse_lost") and "reproduce" in cell:
+                    self._console.print(Text("  reproduce: " + cell["reproduce"], style="cyan"), soft_wrap=True)
+        for note in comparison.notes:
+            self._console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+        style = "bold red" if comparison.failed(strict) else "bold green"
+        self._console.print(Text(f"Against the baseline: {comparison.conclusion}", style=style), soft_wrap=True)
 
     def _warn(self, run: Run) -> None:
         if not run.complete:
@@ -103,13 +145,16 @@ class Terminal:
                 for reason, count in reasons.most_common(3):
                     self._console.print(Text(f"  {count}x {reason}", style="dim"))
 
-    def _finding(self, run: Run, result: CellResult) -> None:
+    def _finding(self, run: Run, result: CellResult, drawn: dict[str, Any]) -> None:
         cell, replay, console = result.cell, result.replay, self._console
         style = STYLES.get(result.verdict.kind, "bold red")
-        console.print(Text(str(result.verdict), style=style), soft_wrap=True)
+        identifier = rule_of(result.verdict.kind).id
+        console.print(Text(f"{identifier} {result.verdict}", style=style), soft_wrap=True)
         label = f" ({cell.label})" if cell.label else ""
         console.print(f"  {escape(str(cell.geometry))}, prompt {escape(str(cell.prompt))}{escape(label)}")
         console.print(f"  {_depths(result)}", soft_wrap=True)
+        for line in ruler(drawn):
+            console.print(Text(f"    {line}", style="dim"), soft_wrap=True)
         for donation in replay.donations:
             console.print(
                 f"  donated: claimed {donation.claimed_depth} to the node that ends at {donation.node_depth}, "

@@ -74,7 +74,7 @@ def processor_seconds() -> float:
         (["--json", "/dev/null"], "cannot write /dev/null: it is no ordinary file"),
         (["--json", "n" * 300], "File name too long"),
         (["--json", "kept.csv", "--table", "kept.csv"], "--json and --table both name kept.csv"),
-        (["--prompts", "good.jsonl", "--json", "good.jsonl"], "good.jsonl holds the prompts, and would be overwritten"),
+        (["--prompts", "good.jsonl", "--json", "good.jsonl"], "both name good.jsonl, which would be overwritten"),
         (["--table", "table.xlsx"], "give it the ending .csv or .parquet"),
         (["--table", "folder"], "give it the ending .csv or .parquet"),
         (["--table", "none/t.csv"], "there is no folder none"),
@@ -85,7 +85,7 @@ def processor_seconds() -> float:
         (["--seed", "x"], "--seed"),
         (["--bogus"], "No such option: --bogus"),
         (["--page"], "'--page' requires an argument"),
-        (["file.txt"], "unexpected extra argument"),
+        (["file.txt"], "No such command 'file.txt'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

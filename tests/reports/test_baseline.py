@@ -1,0 +1,193 @@
+"""What a baseline keeps, and what a later run is told by it. Documents are made by hand."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mamba_replay_check.checker.verdict import Kind
+from mamba_replay_check.reports import baseline
+from mamba_replay_check.reports.baseline import SEVERITY, BaselineError, compare, exit_status, make, read, write
+
+from .documents import document
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def before() -> Document:
+    made = document(Kind.OK, Kind.DOUBLE_COMPUTED, Kind.VACUOUS)
+    for place, cell in enumerate(made["cells"]):
+        cell["page"] = 64 << place
+    return made
+
+
+def changed(run: Document, place: int, kind: Kind | None = None, tokens: int = 0, **fields: Any) -> Document:
+    """The run with one cell's verdict or fields replaced."""
+    run = copy.deepcopy(run)
+    cell = run["cells"][place]
+    cell.update(fields)
+    if kind is not None:
+        cell["verdict"] |= {"kind": str(kind), "tokens": tokens, "text": f"{kind} {tokens}".removesuffix(" 0")}
+    return run
+
+
+def counts(found: baseline.Comparison) -> dict[str, int]:
+    names = ("new", "worse", "reuse_lost", "better", "known", "stale")
+    return {name: len(getattr(found, name)) for name in names if getattr(found, name)}
+
+
+def test_the_same_run_again_is_known_and_no_failure(before: Document) -> None:
+    found = compare(make(before), before)
+    assert counts(found) == {"known": 1}
+    assert not found.failed(strict=True)
+    assert exit_status(found, before, strict=True) == 0, "known findings do not fail a run"
+
+
+def test_a_finding_in_a_right_cell_is_new(before: Document) -> None:
+    found = compare(make(before), changed(before, 0, Kind.SKIPPED, 64))
+    assert counts(found) == {"new": 1, "known": 1}
+    assert found.failed(strict=False)
+
+
+def test_a_finding_in_a_cell_that_was_not_there_is_new(before: Document) -> None:
+    small = copy.deepcopy(before)
+    small["cells"] = small["cells"][:1]
+    found = compare(make(small), before)
+    assert counts(found) == {"new": 1}
+    assert exit_status(found, before, strict=False) == 1
+
+
+@pytest.mark.parametrize("kind, tokens", [(Kind.DOUBLE_COMPUTED, 10**6), (Kind.FOREIGN, 0), (Kind.DISAGREEMENT, 0)])
+def test_more_tokens_or_a_worse_kind_is_worse(before: Document, kind: Kind, tokens: int) -> None:
+    found = compare(make(before), changed(before, 1, kind, tokens))
+    assert counts(found) == {"worse": 1}
+    assert found.failed(strict=False)
+
+
+@pytest.mark.parametrize("kind, tokens", [(Kind.OK, 0), (Kind.DOUBLE_COMPUTED, 1), (Kind.SKIPPED, 10**6)])
+def test_less_bad_is_better_and_fails_only_strictly(before: Document, kind: Kind, tokens: int) -> None:
+    after = changed(before, 1, kind, tokens)
+    found = compare(make(before), after)
+    assert counts(found) == {"better": 1}
+    assert (exit_status(found, after, False), exit_status(found, after, True)) == (0, 1)
+
+
+def test_fewer_cached_tokens_are_a_regression_though_all_is_right(before: Document) -> None:
+    cached = before["cells"][0]["cached_tokens"]
+    assert cached > 1
+    found = compare(make(before), changed(before, 0, cached_tokens=cached - 1))
+    assert counts(found) == {"reuse_lost": 1, "known": 1}
+    assert found.failed(strict=False)
+    more = compare(make(before), changed(before, 0, cached_tokens=cached + 1))
+    assert counts(more) == {"better": 1, "known": 1}
+
+
+@pytest.mark.parametrize("kind", [Kind.VACUOUS, Kind.ENGINE_FAILURE])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_was_checked_and_now_proves_nothing_fails(before: Document, kind: Kind, place: int) -> None:
+    found = compare(make(before), changed(before, place, kind, cached_tokens=0))
+    assert len(found.new) == 1
+    assert found.failed(strict=False)
+
+
+def test_what_was_vacuous_may_stay_so_and_may_prove_something(before: Document) -> None:
+    assert not compare(make(before), before).new
+    found = compare(make(before), changed(before, 2, Kind.DOUBLE_COMPUTED, 64, cached_tokens=512))
+    assert len(found.new) == 1, "a vacuous cell that goes wrong is a finding that was not known"
+
+
+def test_cells_that_are_no_longer_run_are_stale(before: Document) -> None:
+    fewer = copy.deepcopy(before)
+    fewer["cells"] = fewer["cells"][:1]
+    found = compare(make(before), fewer)
+    assert counts(found) == {"stale": 2}
+    assert (found.failed(strict=False), found.failed(strict=True)) == (False, True)
+
+
+def test_an_inconclusive_run_stays_so(before: Document) -> None:
+    found = compare(make(before), before)
+    assert exit_status(found, {**before, "exit_status": 3}, strict=False) == 3
+    assert exit_status(found, {**before, "complete": False}, strict=False) == 3
+
+
+def test_like_is_compared_with_like(before: Document) -> None:
+    other = copy.deepcopy(before)
+    other["under_test"]["dtype"] = "bfloat16"
+    with pytest.raises(BaselineError, match="dtype"):
+        compare(make(before), other)
+    other = copy.deepcopy(before)
+    other["under_test"]["engine"] = "model:sglang-9"
+    other["under_test"]["versions"]["torch"] = "9.9"
+    notes = compare(make(before), other).notes
+    assert len(notes) == 2 and "model:sglang-9" in notes[0] and "9.9" in notes[1]
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda run: run | {"complete": False}, "stopped before it was complete"),
+        (lambda run: run | {"exit_status": 3}, "nothing was resumed"),
+        (lambda run: changed(run, 0, Kind.ENGINE_FAILURE), "failed in the engine"),
+    ],
+)
+def test_no_baseline_is_made_of_a_run_that_shows_nothing(before: Document, spoil: Any, words: str) -> None:
+    with pytest.raises(BaselineError, match=words):
+        make(spoil(before))
+
+
+def test_the_file_is_stable_and_a_cell_is_a_line(before: Document, tmp_path: Path) -> None:
+    path, other = tmp_path / "a.json", tmp_path / "b.json"
+    write(make(before), path)
+    assert read(path) == make(before)
+    shuffled = copy.deepcopy(before)
+    shuffled["cells"].reverse()
+    write(make(shuffled), other)
+    assert other.read_bytes() == path.read_bytes()
+    write(make(changed(before, 1, Kind.DOUBLE_COMPUTED, 7)), other)
+    lines = zip(path.read_text().splitlines(), other.read_text().splitlines(), strict=True)
+    assert sum(a != b for a, b in lines) == 1
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda text: "", "is not JSON"),
+        (lambda text: text[:-20], "is not JSON"),
+        (lambda text: "[]", "is not a baseline of format 1"),
+        (lambda text: text.replace('"baseline": 1', '"baseline": 2'), "is not a baseline of format 1"),
+        (lambda text: text.replace('"cached_tokens"', '"cashed_tokens"', 1), "has not the fields"),
+        (lambda text: text.replace('"double-computed"', '"double-computer"'), "no finding that there is"),
+        (lambda text: text.replace('"page": 64', '"page": "64"', 1), "has page '64'"),
+        (lambda text: text.replace('"made_with"', '"mode_with"'), "what was under test"),
+        (lambda text: _edited(text, lambda cells: cells.reverse()), "not sorted"),
+        (lambda text: _edited(text, lambda cells: cells.append(cells[-1])), "not sorted, or one stands there twice"),
+    ],
+)
+def test_a_damaged_file_is_named_and_left_alone(before: Document, tmp_path: Path, spoil: Any, words: str) -> None:
+    path = tmp_path / "baseline.json"
+    write(make(before), path)
+    damaged = spoil(path.read_text())
+    assert damaged != path.read_text()
+    path.write_text(damaged)
+    with pytest.raises(BaselineError, match=words):
+        read(path)
+    assert path.read_text() == damaged
+
+
+def _edited(text: str, change: Any) -> str:
+    content = json.loads(text)
+    change(content["cells"])
+    return json.dumps(content)
+
+
+def test_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match="write it with mamba-replay-check baseline"):
+        read(tmp_path / "nothing.json")
+
+
+def test_every_discrepancy_has_a_severity() -> None:
+    assert set(SEVERITY) == {Kind.OK, *(kind for kind in Kind if kind.is_discrepancy)}
