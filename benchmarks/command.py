@@ -1,7 +1,7 @@
 """The whole first command, and a grid of 200 cells against one cell: wall time and peak memory, as a user meets them.
 
-    python benchmarks/command.py            # the first command, three times
-    python benchmarks/command.py --grid     # 200 cells against one, on the same prompt, in alternation
+python benchmarks/command.py            # the first command, three times
+python benchmarks/command.py --grid     # 200 cells against one, on the same prompt, in alternation
 """
 
 from __future__ import annotations
