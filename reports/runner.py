@@ -11,6 +11,7 @@ from ..checker.events import Event
 from ..checker.geometry import Geometry
 from ..engines.base import Engine
 from ..engines.catalog import find
+from ..kernels.collector import collector_paused
 from .config import Config, ConfigError
 from .reproduce import SEEDED
 
@@ -20,9 +21,10 @@ def prepare(config: Config, engine: Callable[[Geometry], Engine] | None = None) 
 
     engine: makes the engine under test; by default the one that the config names.
     """
-    from ..checker.check import Workload, check
-    from ..kernels.backend import BackendError, choose_backend
-    from ..kernels.stack import Stack, float_type
+    with collector_paused():  # loading makes objects that stay: looking for garbage among them is lost time
+        from ..checker.check import Workload, check
+        from ..kernels.backend import BackendError, choose_backend
+        from ..kernels.stack import Stack, float_type
 
     choices = config.choices
     try:

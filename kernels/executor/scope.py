@@ -21,6 +21,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
+from ..collector import collector_paused
 from .errors import UnsupportedError
 from .launch import Launcher
 
@@ -47,6 +48,7 @@ def executing(executor: Executor) -> Iterator[Launcher | None]:
         return
     with ExitStack() as stack:
         stack.enter_context(_openblas().limit(limits=1))
+        stack.enter_context(collector_paused())
         stack.enter_context(_replaced(Autotuner, "run", _first_config))
         run = _run_batched if executor is Executor.BATCHED else _run_stock
         stack.enter_context(_replaced(JITFunction, "run", run))
