@@ -315,6 +315,15 @@ def _names_in(code) -> set[str]:
 # ---- member functions of tensors ------------------------------------------------------------------------------------
 
 
+def _operator(name: str, reflected: bool) -> Callable:
+    def apply(self: BatchedTensor, other: object) -> BatchedTensor:
+        other = core._unwrap_if_constexpr(other)
+        operands = (other, self) if reflected else (self, other)
+        return getattr(running.get(), name)(*operands, sanitize_overflow=False)
+
+    return apply
+
+
 def _attach_members() -> None:
     """Give BatchedTensor each operator and method of tl.tensor with the running launch's semantic."""
     for name in dir(core.tensor):
@@ -325,6 +334,11 @@ def _attach_members() -> None:
             setattr(BatchedTensor, name, _helper(member))
         elif core.is_builtin(member):
             setattr(BatchedTensor, name, _with_semantic(member))
+
+    # The operators that index arithmetic is made of go straight to the semantic, as the builtins behind them do.
+    for name in ("add", "sub", "mul"):
+        setattr(BatchedTensor, f"__{name}__", _operator(name, reflected=False))
+        setattr(BatchedTensor, f"__r{name}__", _operator(name, reflected=True))
 
     def transpose(self: BatchedTensor) -> BatchedTensor:
         rank = len(self.handle.shape)
