@@ -31,19 +31,26 @@ def mamba_replay(request: pytest.FixtureRequest) -> Callable[..., Run]:
 
     Called with an Engine class (made with a Geometry), or an engine's name, and the choices of the command line by
     keyword: page, dcp, chunk, interval (a number, a list or text), prompt (text or a list), model, seed, dtype, guard.
-    The marker `mamba_replay(...)` gives defaults for them. Returns the run. A run that proves nothing fails as well.
+    The marker `mamba_replay(...)` gives defaults for them, the test's own over its module's. Returns the run. A run
+    that proves nothing fails as well, and so does a prompt that was asked for and could not be resumed.
     """
-    marker = request.node.get_closest_marker("mamba_replay")
-    defaults = dict(marker.kwargs) if marker else {}
+    defaults: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("mamba_replay"))):
+        if marker.args:
+            pytest.fail(f"the marker mamba_replay takes choices by keyword, not {marker.args!r}", pytrace=False)
+        defaults |= marker.kwargs
 
     def check(engine: Any, **choices: Any) -> Run:
         __tracebackhide__ = True
         from .api import ReplayError, replay
+        from .config import ConfigError
 
         try:
             return replay(engine, **{**defaults, **choices})
         except ReplayError as error:
             story = str(error)
+        except ConfigError as error:
+            story = f"mamba_replay: {error}"
         return pytest.fail(story, pytrace=False)  # outside, or pytest would tell it twice
 
     return check
