@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from .baseline import BaselineError
 from .config import Choices, Config, ConfigError, load
 from .files import DocumentError, OutputError, read_document
 from .outputs import Outputs
@@ -66,6 +67,9 @@ def _file(what: str) -> object:
     return typer.Option(help=what, rich_help_panel=OUTPUT, metavar="FILE")
 
 
+BASELINE = "mamba-replay-baseline.json"
+"""Where a baseline is written when nobody says where."""
+
 SOURCE = "mamba_replay_check.source"
 """Where the context keeps file and line of the settings."""
 
@@ -82,6 +86,31 @@ def _settings(context: typer.Context, path: Path | None) -> Path | None:
         context.default_map = {names.get(key, key): value for key, value in settings.values.items()}
         context.meta[SOURCE] = (str(settings.path), settings.line)
     return path
+
+
+def _said(context: typer.Context, name: str) -> bool:
+    """Was this option given on the command line, and not by the settings?"""
+    return context.get_parameter_source(name).name == "COMMANDLINE"
+
+
+def _prompts(
+    context: typer.Context, prompt: list[str] | None, prompts: str | None, tokenizer: Path | None
+) -> tuple[list[str] | None, str | None, Path | None]:
+    """Which prompts to replay is one choice: whoever names some on the command line does not want the settings'."""
+    if _said(context, "prompt") or _said(context, "prompts"):
+        prompt = prompt if _said(context, "prompt") else None
+        prompts = prompts if _said(context, "prompts") else None
+    if prompts is None and not _said(context, "tokenizer"):
+        tokenizer = None
+    return prompt, prompts, tokenizer
+
+
+def _refuse_options_of_a_check(context: typer.Context) -> None:
+    """Options before a command would go unheard."""
+    if any(_said(context, name) for name in context.params):
+        command = context.invoked_subcommand
+        _say(f"options go behind the command: mamba-replay-check {command} [OPTIONS]")
+        raise typer.Exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -102,7 +131,9 @@ def check(
     guard: Annotated[
         bool,
         typer.Option(
-            "--guard", help="Add the insert-time check of SGLang PRs 34760 and 34780.", rich_help_panel=TESTED
+            "--guard/--no-guard",
+            help="Add the insert-time check of SGLang PRs 34760 and 34780.",
+            rich_help_panel=TESTED,
         ),
     ] = False,
     model: Annotated[
@@ -149,7 +180,9 @@ def check(
     no_share: Annotated[
         bool,
         typer.Option(
-            "--no-share", help="Run every prompt by itself, cold and donor included.", rich_help_panel=RUNNING
+            "--no-share/--share",
+            help="Run every prompt by itself, cold and donor included.",
+            rich_help_panel=RUNNING,
         ),
     ] = False,
     json: Annotated[
@@ -165,7 +198,9 @@ def check(
     github: Annotated[
         bool,
         typer.Option(
-            "--github", help="Print annotations for GitHub, and add to the job's summary.", rich_help_panel=OUTPUT
+            "--github/--no-github",
+            help="Print annotations for GitHub, and add to the job's summary.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     quiet: Annotated[
@@ -187,19 +222,20 @@ def check(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail on stale entries of the baseline, too.", rich_help_panel=GATE)
+        bool,
+        typer.Option("--strict/--no-strict", help="Fail on stale entries of the baseline, too.", rich_help_panel=GATE),
     ] = False,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file with choices. Default: [tool.mamba-replay-check] of ./pyproject.toml, if it has one.",
+            help="A TOML file with choices. Default: \\[tool.mamba-replay-check] of ./pyproject.toml, if it has one.",
             rich_help_panel=GATE,
             metavar="FILE",
             is_eager=True,
             callback=_settings,
         ),
     ] = None,
-    write_baseline: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    write_baseline: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Check that an engine which reuses cached prefixes of a hybrid model computes what a cold run computes.
 
@@ -212,7 +248,10 @@ def check(
     3 inconclusive: nothing was resumed.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_of_a_check(context)
         return
+    prompt, prompts, tokenizer = _prompts(context, prompt, prompts, tokenizer)
+    written = None if write_baseline is None else Path(write_baseline or baseline_file or BASELINE)
     choices = Choices(
         chunk=chunk,
         page=page,
@@ -230,9 +269,9 @@ def check(
         executor=str(executor) if executor else None,
         share=not no_share,
         outputs=Outputs(json, table, html, junit, sarif, github),
-        baseline=None if write_baseline else baseline_file,
-        strict=strict and not write_baseline,
-        write_baseline=write_baseline,
+        baseline=None if written else baseline_file,
+        strict=strict and not written,
+        write_baseline=written,
         source=context.meta.get(SOURCE),
     )
     raise typer.Exit(_answering(lambda: _run(load(choices), quiet, verbose)))
@@ -268,21 +307,29 @@ def report(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def baseline(
     context: typer.Context,
-    output: Annotated[Path, typer.Option(help="Where to write it.", metavar="FILE")] = Path(
-        "mamba-replay-baseline.json"
-    ),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write it.",
+            metavar="FILE",
+            show_default=f"the baseline that the settings name, or {BASELINE}",
+        ),
+    ] = None,
 ) -> None:
     """Check, and write what was found as the baseline of later runs. Takes every option of a check as well."""
-    raise typer.Exit(app([*context.args, "--write-baseline", str(output)], standalone_mode=False))
+    raise typer.Exit(app([*context.args, "--write-baseline", str(output or "")], standalone_mode=False))
 
 
 def _answering(do: Callable[[], int]) -> int:
-    """The exit status of `do`; a mistake of the user's is said on one line."""
+    """The exit status of `do`; a mistake of the user's is said on one line, and so is why a run makes no baseline."""
     try:
         return do()
     except (ConfigError, OutputError, DocumentError) as error:
         _say(str(error))
         return 2
+    except BaselineError as error:
+        _say(str(error))
+        return 3
 
 
 class _Screen(Console):
@@ -312,12 +359,20 @@ def _run(config: Config, quiet: bool, verbose: bool) -> int:
     return Session(config, terminal, console).run()
 
 
+def _where_it_stands(error: Exception) -> str:
+    """The settings file, for a value that stands there and not on the command line."""
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or param is None or SOURCE not in context.meta or _said(context, param.name):
+        return ""
+    return f"{context.meta[SOURCE][0]}: "
+
+
 def main() -> None:
     """The console script. Status 1 says that an engine is wrong, so a crash of the program's own ends with another."""
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
-        _say(error.format_message())
+        _say(_where_it_stands(error) + error.format_message())
         sys.exit(2)
     except Exception:
         traceback.print_exc()

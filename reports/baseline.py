@@ -7,6 +7,7 @@ tokens than before, even where what is computed is right: a cache that silently 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +23,10 @@ KEY = ("chunk", "page", "dcp", "interval", "prompt", "stream")
 """What tells cells apart, and the order in which they stand in the file."""
 
 COMPARED = ("model", "dtype")
-"""What a baseline and a run must have in common to say anything about each other."""
+"""What a baseline and a run must have in common to be compared; the engine, too, but for its release."""
 
 NOTED = ("engine", "guard", "seed")
-"""What may differ, as it does when an engine is upgraded, and is said."""
+"""What may differ and is said: an upgrade of the engine is what a baseline is there for."""
 
 SEVERITY = (
     Kind.OK,
@@ -39,6 +40,9 @@ SEVERITY = (
     Kind.DISAGREEMENT,
 )
 """Kinds from bad to worse: lost speed, then rounding, then some tokens wrong, then a state that is nobody's."""
+
+COUNTED_ALIKE = (frozenset({Kind.REUSE_LOST, Kind.REFUSED}), frozenset({Kind.SKIPPED, Kind.DOUBLE_COMPUTED}))
+"""Kinds that count the same: tokens of lost speed, and wrong tokens. More of them is worse, whichever the kind."""
 
 Document = dict[str, Any]
 Entry = dict[str, Any]
@@ -62,7 +66,12 @@ class Comparison:
 
     def failed(self, strict: bool) -> bool:
         """Is there a regression? With `strict`, an entry that no longer says what is, counts as one."""
-        return bool(self.new or self.worse or self.reuse_lost or (strict and (self.stale or self.better)))
+        return bool(self.regressions or (strict and (self.stale or self.better)))
+
+    @property
+    def regressions(self) -> list[tuple[Entry, str]]:
+        """What fails a run, strict or not."""
+        return self.new + self.worse + self.reuse_lost
 
     @property
     def conclusion(self) -> str:
@@ -109,7 +118,7 @@ def read(path: Path) -> dict[str, Any]:
         raise BaselineError(f"there is no baseline {path}: write it with mamba-replay-check baseline") from None
     except OSError as error:
         raise BaselineError(f"cannot read the baseline {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BaselineError(f"the baseline {path} is not JSON ({error}): write it anew") from None
     version = content.get("baseline") if isinstance(content, dict) else None
     if version != FORMAT:
@@ -122,12 +131,16 @@ def read(path: Path) -> dict[str, Any]:
 
 def check_comparable(baseline: dict[str, Any], under_test: Mapping[str, Any]) -> None:
     """Raise BaselineError unless the two can be compared; this much is known before a run."""
-    for name in COMPARED:
-        if (before := baseline["under_test"][name]) != under_test[name]:
-            raise BaselineError(
-                f"the baseline was made with {name} {before}, and this run has {under_test[name]}: "
-                "compare like with like, or write a baseline of its own"
-            )
+    made_with = baseline["under_test"]
+    differing = [name for name in COMPARED if made_with[name] != under_test[name]]
+    if _without_release(made_with["engine"]) != _without_release(under_test["engine"]):
+        differing.insert(0, "engine")
+    if differing:
+        name = differing[0]
+        raise BaselineError(
+            f"the baseline was made with {name} {made_with[name]}, and this run has {under_test[name]}: "
+            "compare like with like, or write a baseline of its own"
+        )
 
 
 def compare(baseline: dict[str, Any], document: Document) -> Comparison:
@@ -144,15 +157,17 @@ def compare(baseline: dict[str, Any], document: Document) -> Comparison:
     left = {_key(entry): entry for entry in baseline["cells"]}
     for cell in document["cells"]:
         _compare(left.pop(_key(cell), None), cell, found)
-    found.stale.extend((entry, "this run did not check it") for entry in left.values())
+    if document["complete"]:  # of a run that was stopped nobody knows what else it would have checked
+        found.stale.extend((entry, "this run did not check it") for entry in left.values())
     return found
 
 
 def exit_status(comparison: Comparison, document: Document, strict: bool) -> int:
-    """1 for a regression; what is inconclusive stays so; else 0, whatever is known."""
+    """1 for a regression; what is inconclusive stays so, also beside known findings; else 0, whatever is known."""
     if comparison.failed(strict):
         return 1
-    return 3 if document["exit_status"] == 3 or not document["complete"] else 0
+    engine_failed = any(cell["verdict"]["kind"] == Kind.ENGINE_FAILURE for cell in document["cells"])
+    return 3 if document["exit_status"] == 3 or engine_failed or not document["complete"] else 0
 
 
 def _compare(before: Entry | None, cell: Entry, found: Comparison) -> None:
@@ -167,7 +182,7 @@ def _compare(before: Entry | None, cell: Entry, found: Comparison) -> None:
             found.new.append((cell, f"it was checked before, and now proves nothing: {text}"))
         return
     was, is_now = _rank(before), _rank(now)
-    if is_now > was:
+    if is_now > was or _counts_more(before, now):
         (found.worse if was > (0, 0) else found.new).append((cell, f"{_said(before)} before, now {text}"))
     elif now["cached_tokens"] < before["cached_tokens"]:
         found.reuse_lost.append((cell, f"{before['cached_tokens']} cached tokens before, now {now['cached_tokens']}"))
@@ -194,6 +209,16 @@ def _rank(entry: Entry) -> tuple[int, int]:
     return (SEVERITY.index(kind), entry["tokens"]) if kind in SEVERITY[1:] else (0, 0)
 
 
+def _counts_more(before: Entry, now: Entry) -> bool:
+    kinds = {entry.get("finding", Kind.OK) for entry in (before, now)}
+    return any(kinds <= alike for alike in COUNTED_ALIKE) and now["tokens"] > before["tokens"]
+
+
+def _without_release(engine: str) -> str:
+    """model:sglang-0.5.17 and model:sglang-0.5.23 are one engine in two releases."""
+    return re.sub(r"-[0-9][0-9a-z.]*$", "", engine)
+
+
 def _said(entry: Entry) -> str:
     tokens = f" {entry['tokens']}" if entry.get("tokens") else ""
     return f"{entry.get('finding', Kind.OK)}{tokens}"
@@ -202,7 +227,8 @@ def _said(entry: Entry) -> str:
 def _wrong(content: dict[str, Any]) -> str:
     """What is wrong with the fields of a baseline, or ""."""
     under, made, cells = (content.get(name) for name in ("under_test", "made_with", "cells"))
-    if not isinstance(under, dict) or set(under) != {*COMPARED, *NOTED} or not isinstance(made, dict):
+    known = isinstance(under, dict) and set(under) == {*COMPARED, *NOTED} and isinstance(under["engine"], str)
+    if not known or not isinstance(made, dict):
         return "it does not say what was under test, and with what"
     if not isinstance(cells, list):
         return "it has no list of cells"

@@ -25,6 +25,8 @@ from .files import OutputError, check_writable
 from .outputs import Outputs
 from .reproduce import SEEDED
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 class ConfigError(ValueError):
     """Something that the user asked for cannot be done. The message says on one line what, and how to mend it."""
@@ -117,6 +119,10 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
     engine = choices.engine or NEWEST
     if not engine_is_given:
         find(engine, choices.guard)  # an unknown name is answered now
+    if choices.dtype not in DTYPES:
+        raise ConfigError(f"unknown dtype {choices.dtype!r}: use one of {', '.join(DTYPES)}")
+    if type(choices.seed) is not int or choices.seed < 0:
+        raise ConfigError(f"seed {choices.seed!r}: give a whole number of at least 0")
     if choices.tokenizer and not choices.prompts_file:
         raise ConfigError("--tokenizer turns the text of a prompts file into tokens: give --prompts FILE with it")
     _check_outputs(choices)
@@ -124,7 +130,7 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
         raise ConfigError("--strict is about a baseline's entries: give --baseline FILE with it")
     baseline = None if choices.baseline is None else read(choices.baseline)
     if baseline is not None:
-        check_comparable(baseline, {"model": preset.name, "dtype": choices.dtype})
+        check_comparable(baseline, {"engine": engine, "model": preset.name, "dtype": choices.dtype})
     cells, streams = _plan(choices, geometries, preset)
     for cell in cells:
         _fits(cell, preset)
@@ -142,6 +148,8 @@ def _check_outputs(choices: Choices) -> None:
         named["--baseline"] = choices.baseline
     if choices.prompts_file:
         named["--prompts"] = _file_and_line(choices.prompts_file)[0]
+    if choices.source is not None:
+        named["the settings"] = Path(choices.source[0])
     taken: dict[Path, str] = {}
     for name, path in named.items():
         if (other := taken.setdefault(path.resolve(), name)) != name:

@@ -57,7 +57,7 @@ def read_document(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DocumentError(f"cannot read {path}: {error.strerror}; give a file that --json wrote") from None
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
         raise DocumentError(f"{path} is not JSON ({error}): give a file that --json wrote") from None
     known = document.get("schema") if isinstance(document, dict) else None
     if known != SCHEMA:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from ..checker.cells import CellResult, Run
 from ..checker.events import Checked, Event, Progress
+from ..checker.verdict import Kind
 from . import baseline
-from .config import Config, ConfigError
+from .config import Config
 from .document import run_as_dict
 from .runner import prepare
 from .terminal import Terminal, headline
@@ -52,27 +55,28 @@ class Session:
 
     def _report(self, run: Run) -> int:
         """Everything that a finished run leaves behind: files, the summary, the baseline's opinion."""
-        choices, document = self._config.choices, run_as_dict(run)
+        choices, document, known = self._config.choices, run_as_dict(run), self._config.baseline
+        comparison = None if known is None else baseline.compare(known, document)
         try:
-            choices.outputs.write(document, choices.source, self._say)
+            choices.outputs.write(document, choices.source, self._say, comparison)
         finally:
             self._terminal.summary(run, document)
+            if comparison is not None:
+                self._terminal.comparison(comparison, choices.strict)
         if choices.write_baseline is not None:
-            made = self._baseline(baseline.make, document)
-            baseline.write(made, choices.write_baseline)
-            self._say(f"Wrote {choices.write_baseline}: {len(made['cells'])} cells.")
-            return 0
-        if self._config.baseline is None:
+            return self._write_baseline(document, choices.write_baseline)
+        if comparison is None:
             return run.exit_status
-        comparison = self._baseline(baseline.compare, self._config.baseline, document)
-        self._terminal.comparison(comparison, choices.strict)
         return baseline.exit_status(comparison, document, choices.strict)
 
-    def _baseline(self, do, *args):
-        try:
-            return do(*args)
-        except baseline.BaselineError as error:
-            raise ConfigError(str(error)) from error
+    def _write_baseline(self, document: dict[str, Any], path: Path) -> int:
+        """Keep what was found. Raises BaselineError for a run that shows too little."""
+        made = baseline.make(document)
+        baseline.write(made, path)
+        vacuous = sum(entry.get("finding") == Kind.VACUOUS for entry in made["cells"])
+        without = f", of which {vacuous} are vacuous and hold nothing to compare with" if vacuous else ""
+        self._say(f"Wrote {path}: {len(made['cells'])} cells{without}.")
+        return 0
 
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)

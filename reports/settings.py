@@ -1,11 +1,13 @@
 """Choices from a TOML file: `[tool.mamba-replay-check]` of pyproject.toml, or a file of its own named with --config.
 
 A setting has the name of its option, without the dashes. What the file says becomes the default of the option, so the
-command line wins, and every value goes through the same checks.
+command line wins, and every value goes through the same checks. Paths are as on the command line: from the current
+folder.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 
 SECTION = "mamba-replay-check"
 PYPROJECT = Path("pyproject.toml")
+_HEADER = re.compile(rf"\s*\[\s*tool\s*\.\s*[\"']?{SECTION}[\"']?\s*\]")
 
 SIZES = ("chunk", "page", "dcp", "interval")
 LISTS = ("prompt",)
@@ -21,6 +24,9 @@ FLAGS = ("guard", "no-share", "github", "strict")
 NUMBERS = ("seed",)
 WORDS = ("engine", "model", "prompts", "tokenizer", "dtype", "device", "executor", "baseline")
 FILES = ("json", "table", "html", "junit", "sarif")
+MOST = 2**63
+"""Python refuses to write very long whole numbers; nothing here needs one."""
+
 KNOWN = (*SIZES, *LISTS, *FLAGS, *NUMBERS, *WORDS, *FILES)
 
 
@@ -50,19 +56,23 @@ def read_settings(path: Path | None) -> Settings | None:
         content = tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"cannot read {where}: {error.strerror}; give a TOML file") from None
-    except ValueError as error:  # not UTF-8, or not TOML; tomllib names line and column
-        if path is None:
+    except UnicodeDecodeError as error:
+        if path is None and SECTION.encode() not in error.object:
+            return None
+        raise SettingsError(f"{where} is not TOML: it is not UTF-8 from byte {error.start} on") from None
+    except (ValueError, RecursionError) as error:  # tomllib names line and column
+        if path is None and SECTION not in text:
             return None  # somebody else's pyproject.toml is not ours to judge
         raise SettingsError(f"{where} is not TOML: {error}") from None
-    section = content.get("tool", {}).get(SECTION)
+    tool = content.get("tool", {})
+    section = tool.get(SECTION) if isinstance(tool, dict) else None
     if section is None:
         if path is None:
             return None
         section = {key: value for key, value in content.items() if key != "tool"}
     if not isinstance(section, dict):
         raise SettingsError(f"{where}: tool.{SECTION} must be a table")
-    lines = text.splitlines()
-    begins = next((n for n, line in enumerate(lines, 1) if line.strip() == f"[tool.{SECTION}]"), 1)
+    begins = next((n for n, line in enumerate(text.splitlines(), 1) if _HEADER.match(line)), 1)
     return Settings(where, begins, {key: _value(where, key, value) for key, value in section.items()})
 
 
@@ -73,7 +83,7 @@ def _value(where: Path, key: str, value: object) -> object:
         raise SettingsError(f"{where}: unknown key {key!r}: {hint}known keys are {', '.join(KNOWN)}")
     if key in SIZES:
         parts = value if isinstance(value, list) else [value]
-        if parts and all(isinstance(part, (int, str)) and not isinstance(part, bool) for part in parts):
+        if parts and all(type(part) is str or (type(part) is int and abs(part) < MOST) for part in parts):
             return ",".join(map(str, parts))
         raise _wrong(where, key, value, 'sizes such as 64, [1, 16, 64] or "1..128..x2"')
     if key in LISTS:
@@ -84,10 +94,15 @@ def _value(where: Path, key: str, value: object) -> object:
     kind, accepted = (
         (bool, "true or false") if key in FLAGS else (int, "a whole number") if key in NUMBERS else (str, "a string")
     )
-    if type(value) is not kind:
+    if type(value) is not kind or (kind is int and abs(value) >= MOST):
         raise _wrong(where, key, value, accepted)
     return value
 
 
 def _wrong(where: Path, key: str, value: object, accepted: str) -> SettingsError:
-    return SettingsError(f"{where}: {key} = {value!r} cannot be used: give {accepted}")
+    try:
+        said = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        said = "a very long number"
+    said = said if len(said) <= 80 else f"{said[:77]}..."
+    return SettingsError(f"{where}: {key} = {said} cannot be used: give {accepted}")

@@ -120,11 +120,15 @@ class Terminal:
             ("better", "bold red" if strict else "green"),
             ("known", "dim"),
         ):
-            for cell, why in getattr(comparison, name):
+            found = getattr(comparison, name)
+            for cell, why in found[: self._shown]:
                 line = f"{name.replace('_', ' ')}: {geometry(cell)}, prompt {prompt(cell)}: {why}"
                 self._console.print(Text(line, style=style), soft_wrap=True)
                 if name in ("new", "worse", "reuse_lost") and "reproduce" in cell:
                     self._console.print(Text("  reproduce: " + cell["reproduce"], style="cyan"), soft_wrap=True)
+            if len(found) > self._shown:
+                more = f"... and {len(found) - self._shown} more {name.replace('_', ' ')}; -v shows them all."
+                self._console.print(Text(more, style=style))
         for note in comparison.notes:
             self._console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
         style = "bold red" if comparison.failed(strict) else "bold green"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 from mamba_replay_check.checker.verdict import Kind
 from mamba_replay_check.reports import baseline
 from mamba_replay_check.reports.baseline import SEVERITY, BaselineError, compare, exit_status, make, read, write
+from mamba_replay_check.reports.github import annotations, job_summary
+from mamba_replay_check.reports.terminal import Terminal
+from rich.console import Console
 
 from .documents import document
 
@@ -61,19 +65,36 @@ def test_a_finding_in_a_cell_that_was_not_there_is_new(before: Document) -> None
     assert exit_status(found, before, strict=False) == 1
 
 
-@pytest.mark.parametrize("kind, tokens", [(Kind.DOUBLE_COMPUTED, 10**6), (Kind.FOREIGN, 0), (Kind.DISAGREEMENT, 0)])
+@pytest.mark.parametrize(
+    "kind, tokens",
+    [(Kind.DOUBLE_COMPUTED, 449), (Kind.SKIPPED, 449), (Kind.FOREIGN, 0), (Kind.DISAGREEMENT, 0)],
+)
 def test_more_tokens_or_a_worse_kind_is_worse(before: Document, kind: Kind, tokens: int) -> None:
     found = compare(make(before), changed(before, 1, kind, tokens))
     assert counts(found) == {"worse": 1}
     assert found.failed(strict=False)
 
 
-@pytest.mark.parametrize("kind, tokens", [(Kind.OK, 0), (Kind.DOUBLE_COMPUTED, 1), (Kind.SKIPPED, 10**6)])
+@pytest.mark.parametrize("kind, tokens", [(Kind.OK, 0), (Kind.DOUBLE_COMPUTED, 447), (Kind.SKIPPED, 448)])
 def test_less_bad_is_better_and_fails_only_strictly(before: Document, kind: Kind, tokens: int) -> None:
     after = changed(before, 1, kind, tokens)
     found = compare(make(before), after)
     assert counts(found) == {"better": 1}
     assert (exit_status(found, after, False), exit_status(found, after, True)) == (0, 1)
+
+
+def test_lost_tokens_are_not_counted_against_wrong_ones(before: Document) -> None:
+    """A guard that refuses the wrong state trades wrong tokens for slow ones; it fails only for what is cached less."""
+    after = changed(before, 1, Kind.REFUSED, 10**6)
+    assert counts(compare(make(before), after)) == {"better": 1}
+    fewer = changed(before, 1, Kind.REFUSED, 10**6, cached_tokens=before["cells"][1]["cached_tokens"] - 512)
+    assert counts(compare(make(before), fewer)) == {"reuse_lost": 1}
+
+
+def test_a_cell_that_is_right_for_fewer_tokens_than_before_and_less_wrong_is_reuse_lost(before: Document) -> None:
+    after = changed(before, 1, Kind.OK, cached_tokens=before["cells"][1]["cached_tokens"] - 512)
+    found = compare(make(before), after)
+    assert counts(found) == {"reuse_lost": 1} and found.failed(strict=False)
 
 
 def test_fewer_cached_tokens_are_a_regression_though_all_is_right(before: Document) -> None:
@@ -114,6 +135,24 @@ def test_an_inconclusive_run_stays_so(before: Document) -> None:
     assert exit_status(found, {**before, "complete": False}, strict=False) == 3
 
 
+def test_known_findings_do_not_hide_that_a_new_cell_failed_in_the_engine(before: Document) -> None:
+    """The run's own status is 1, for what is known: that must not become a pass."""
+    after = document(Kind.OK, Kind.DOUBLE_COMPUTED, Kind.VACUOUS, Kind.ENGINE_FAILURE)
+    for place, cell in enumerate(after["cells"]):
+        cell["page"] = 64 << place
+    found = compare(make(before), after)
+    assert counts(found) == {"known": 1}
+    assert after["exit_status"] == 1 and exit_status(found, after, strict=False) == 3
+
+
+def test_nothing_is_stale_after_a_run_that_was_stopped(before: Document) -> None:
+    stopped = {**copy.deepcopy(before), "complete": False}
+    del stopped["cells"][1:]
+    found = compare(make(before), stopped)
+    assert counts(found) == {}
+    assert exit_status(found, stopped, strict=True) == 3
+
+
 def test_like_is_compared_with_like(before: Document) -> None:
     other = copy.deepcopy(before)
     other["under_test"]["dtype"] = "bfloat16"
@@ -124,6 +163,14 @@ def test_like_is_compared_with_like(before: Document) -> None:
     other["under_test"]["versions"]["torch"] = "9.9"
     notes = compare(make(before), other).notes
     assert len(notes) == 2 and "model:sglang-9" in notes[0] and "9.9" in notes[1]
+
+
+@pytest.mark.parametrize("engine", ["python:my_engine:MyEngine", "model:vllm-0.5.17", "model:sglang-"])
+def test_another_engine_is_no_upgrade(before: Document, engine: str) -> None:
+    other = copy.deepcopy(before)
+    other["under_test"]["engine"] = engine
+    with pytest.raises(BaselineError, match=f"made with engine model:sglang-0.5.17, and this run has {engine}"):
+        compare(make(before), other)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +203,8 @@ def test_the_file_is_stable_and_a_cell_is_a_line(before: Document, tmp_path: Pat
     "spoil, words",
     [
         (lambda text: "", "is not JSON"),
+        (lambda text: "[" * 200_000 + "]" * 200_000, "is not JSON"),
+        (lambda text: text.replace('"model:sglang-0.5.17"', "3"), "what was under test"),
         (lambda text: text[:-20], "is not JSON"),
         (lambda text: "[]", "is not a baseline of format 1"),
         (lambda text: text.replace('"baseline": 1', '"baseline": 2'), "is not a baseline of format 1"),
@@ -191,3 +240,35 @@ def test_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
 
 def test_every_discrepancy_has_a_severity() -> None:
     assert set(SEVERITY) == {Kind.OK, *(kind for kind in Kind if kind.is_discrepancy)}
+
+
+# ---- what reports say of a comparison -------------------------------------------------------------------------------
+
+
+def test_annotations_are_errors_for_regressions_only(before: Document) -> None:
+    """What is known does not fail the run, so it does not look as if it did."""
+    after = changed(before, 0, cached_tokens=before["cells"][0]["cached_tokens"] - 64)
+    lines = annotations(after, None, compare(make(before), after))
+    (error,) = (line for line in lines if line.startswith("::error"))
+    assert "title=reuse lost::19968 cached tokens before, now 19904%0A" in error and "reproduce: " in error
+    (known,) = (line for line in lines if "MRC001" in line)
+    assert known.startswith("::warning")
+    assert "**Against the baseline:** 1 reuse lost, 1 known." in job_summary(after, compare(make(before), after))
+    assert "baseline" not in job_summary(after)
+
+
+@pytest.mark.parametrize("everything, shown", [(False, 5), (True, 9)])
+def test_long_lists_are_cut_on_a_screen(before: Document, everything: bool, shown: int) -> None:
+    many, after = copy.deepcopy(before), copy.deepcopy(before)
+    for place in range(9):
+        many["cells"].append({**before["cells"][0], "dcp": 100 + place})
+        after["cells"].append({**before["cells"][1], "dcp": 200 + place})
+    screen = io.StringIO()
+    found = compare(make(many), after)
+    Terminal(Console(file=screen, width=100), everything=everything, bars=False).comparison(found, strict=False)
+    lines = screen.getvalue().splitlines()
+    assert sum(line.startswith("new: ") for line in lines) == shown
+    assert sum(line.startswith("stale: ") for line in lines) == shown
+    assert sum(line.startswith("  reproduce: mamba-replay-check ") for line in lines) == shown
+    assert ("... and 4 more stale; -v shows them all." in lines) == (not everything)
+    assert lines[-1] == "Against the baseline: 9 new, 1 known, 9 stale."

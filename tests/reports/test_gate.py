@@ -14,11 +14,22 @@ import pytest
 SMALL = ["--model", "qwen3-next", "--page", "64", "--prompt", "512+400n70"]
 
 
+MINE = """
+from mamba_replay_check.engines.sglang_model import SGLangModel
+
+class Mine(SGLangModel): pass
+"""
+
+
 def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The program as its own process."""
     env = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_STEP_SUMMARY")} | environment
     command = [sys.executable, "-m", "mamba_replay_check.reports.app", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=300)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +81,11 @@ def test_reuse_that_is_lost_fails(old: Path, tmp_path: Path) -> None:
         (["--baseline", "nothing.json"], "write it with mamba-replay-check baseline"),
         (["--baseline", "broken.json"], "is not JSON"),
         (["--baseline", "mamba-replay-baseline.json", "--model", "kimi-linear"], "made with model qwen3-next"),
+        (["--baseline", "mamba-replay-baseline.json", "--engine", "python:my_engine:Mine"], "made with engine model:"),
         (["--baseline", "mamba-replay-baseline.json", "--json", "mamba-replay-baseline.json"], "two files"),
+        (["--config", "right.toml", "--json", "right.toml"], "--json and the settings both name right.toml"),
+        (["baseline"], "options go behind the command: mamba-replay-check baseline [OPTIONS]"),
+        (["report", "run.json"], "options go behind the command: mamba-replay-check report [OPTIONS]"),
         (["--strict"], "give --baseline FILE"),
         (["--config", "nothing.toml"], "cannot read nothing.toml"),
         (["--config", "wrong.toml"], "did you mean 'engine'"),
@@ -79,12 +94,14 @@ def test_reuse_that_is_lost_fails(old: Path, tmp_path: Path) -> None:
 def test_a_mistake_is_answered_at_once(old: Path, arguments: list[str], words: str) -> None:
     (old / "broken.json").write_text('{"baseline": 1')
     (old / "wrong.toml").write_text('engin = "x"')
-    before = {path: path.read_bytes() for path in old.iterdir()}
+    (old / "right.toml").write_text("seed = 0")
+    (old / "my_engine.py").write_text(MINE)
+    before = files(old)
     found = run(*SMALL, *arguments, cwd=old)
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
     assert words in line
-    assert {path: path.read_bytes() for path in old.iterdir()} == before
+    assert files(old) == before
 
 
 def test_settings_are_defaults_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -138,7 +155,7 @@ def test_a_file_that_is_no_run(tmp_path: Path, content: str | None, words: str) 
 
 def test_an_interrupted_or_empty_check_writes_no_baseline(tmp_path: Path) -> None:
     found = run("baseline", "--model", "qwen3-next", "--page", "64", "--prompt", "63", cwd=tmp_path)
-    assert found.returncode == 2
+    assert found.returncode == 3
     assert "nothing was resumed" in found.stderr
     assert list(tmp_path.iterdir()) == []
 
