@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from .prompt import MOST_DIGITS, Prompt
 
-from .prompt import Prompt, PromptError
+if TYPE_CHECKING:  # a mistake in a prompts file is answered without the time that numpy takes to load
+    import numpy as np
+
+Encode = Callable[[str], list[int]]
 
 _KEYS = ("tokens", "text", "prefill", "decode", "next_turn")
 
@@ -31,6 +34,8 @@ class FilePrompt:
 
 def seeded_stream(seed: int, length: int, vocab: int) -> np.ndarray:
     """[length] int64 token ids below `vocab`. A longer stream of the same seed begins with the shorter one."""
+    import numpy as np
+
     # Drawn in blocks of fixed size: numpy may use up its bits differently for arrays of different lengths.
     block = 4096
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -61,7 +66,7 @@ def read_prompts(path: Path, tokenizer: Path | None, vocab: int) -> list[FilePro
     return prompts
 
 
-def _tokenizer(path: Path | None):
+def _tokenizer(path: Path | None) -> Encode:
     if path is None:
         return lambda text: list(text.encode())
     if not path.is_file():
@@ -83,9 +88,11 @@ def _tokenizer(path: Path | None):
     return encode
 
 
-def _read_line(name: str, line: str, encode, vocab: int) -> FilePrompt:
+def _read_line(name: str, line: str, encode: Encode, vocab: int) -> FilePrompt:
     try:
         entry = json.loads(line)
+    except json.JSONDecodeError as error:  # its own words name a second line number, which is always 1
+        raise PromptFileError(f"{name} is not JSON ({error.msg} at column {error.colno}): one object a line") from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a bare ValueError
         raise PromptFileError(f"{name} is not JSON ({error}): one object a line") from None
     if not isinstance(entry, dict):
@@ -105,7 +112,7 @@ def _read_line(name: str, line: str, encode, vocab: int) -> FilePrompt:
     return FilePrompt(name, tokens, _prompt(name, entry, len(tokens)))
 
 
-def _tokens(name: str, entry: dict[str, Any], encode) -> list[int]:
+def _tokens(name: str, entry: dict[str, Any], encode: Encode) -> list[int]:
     if "text" in entry:
         if not isinstance(entry["text"], str):
             raise PromptFileError(f'{name}: "text" must be a string')
@@ -121,19 +128,24 @@ def _tokens(name: str, entry: dict[str, Any], encode) -> list[int]:
 def _prompt(name: str, entry: dict[str, Any], length: int) -> Prompt:
     decode, next_turn = (_sizes(name, key, [entry.get(key, 0)], least=0)[0] for key in ("decode", "next_turn"))
     rest = length - decode - next_turn
+    if rest < 1:
+        raise PromptFileError(
+            f"{name}: decode {decode} and next_turn {next_turn} leave none of its {length} tokens for the prefill: "
+            "together they must be fewer"
+        )
     prefill = _sizes(name, "prefill", entry["prefill"], least=1) if "prefill" in entry else [rest]
     if sum(prefill) != rest:
         raise PromptFileError(
             f"{name}: prefill {sum(prefill)}, decode {decode} and next_turn {next_turn} "
             f"must add up to its {length} tokens"
         )
-    try:
-        return Prompt(tuple(prefill), decode, next_turn)
-    except PromptError as error:
-        raise PromptFileError(f"{name}: {error}") from None
+    return Prompt(tuple(prefill), decode, next_turn)
 
 
 def _sizes(name: str, key: str, values: object, least: int) -> list[int]:
-    if not isinstance(values, list) or any(type(value) is not int or value < least for value in values):
-        raise PromptFileError(f'{name}: "{key}" must hold whole numbers of at least {least}')
+    most = 10**MOST_DIGITS
+    if not isinstance(values, list) or any(type(value) is not int or not least <= value < most for value in values):
+        raise PromptFileError(
+            f'{name}: "{key}" must hold whole numbers of at least {least}, of at most {MOST_DIGITS} digits'
+        )
     return values

@@ -10,7 +10,7 @@ from mamba_replay_check.scenarios.edges import SEED, default_prompts, edge_promp
 
 geometries = st.builds(
     Geometry.with_default_interval,
-    chunk=st.sampled_from([16, 32, 64]),
+    chunk=st.sampled_from([16, 32, 64, 128, 256]),
     page=st.sampled_from([2**n for n in range(9)]),
     dcp=st.integers(1, 16),
 )
@@ -44,6 +44,17 @@ def test_prompts_longer_than_a_page_can_be_resumed(geometry: Geometry) -> None:
     for name, prompt in edge_prompts(geometry):
         resumable = Cell(geometry, prompt, "seeded").reusable > 0
         assert resumable == (not name.startswith("shorter than")), (name, str(prompt))
+
+
+@given(geometries)
+def test_the_next_turn_is_a_kernel_chunk_and_one_token(geometry: Geometry) -> None:
+    """Only so can what ends on the grid be reached: the very same tokens would match one grid step less."""
+    for name, prompt in edge_prompts(geometry):
+        short = name.startswith("shorter than")
+        assert prompt.next_turn == (0 if short else geometry.chunk + 1), (name, str(prompt))
+    named = dict(edge_prompts(geometry))
+    on_the_grid = named["ends on the checkpoint grid"]
+    assert Cell(geometry, on_the_grid, "seeded").reusable == on_the_grid.donor_length == 2 * geometry.checkpoint_grid
 
 
 @given(geometries)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 VOCAB = 1000
+
+LONG = "9" * 4300
+"""The longest number that Python reads; the sum of two can no longer be written."""
 
 
 @pytest.fixture
@@ -149,9 +154,14 @@ def test_text_through_a_tokenizer(write, tmp_path: Path) -> None:
         ('{"tokens": [1, 2], "decode": -1}', '"decode" must hold whole numbers of at least 0'),
         ('{"tokens": [1, 2], "decode": true}', '"decode" must hold whole numbers'),
         ('{"tokens": [1, 2], "next_turn": "1"}', '"next_turn" must hold whole numbers'),
-        ('{"tokens": [1, 2], "decode": 2}', "give the prefill chunks"),
-        ('{"tokens": [1, 2], "decode": 9}', "give the prefill chunks"),
-        ('{"tokens": [1, 2], "prefill": [], "decode": 2}', "give the prefill chunks"),
+        ('{"tokens": [1, 2], "decode": 2}', "decode 2 and next_turn 0 leave none of its 2 tokens for the prefill"),
+        ('{"tokens": [1, 2], "decode": 1, "next_turn": 8}', "decode 1 and next_turn 8 leave none of its 2 tokens"),
+        ('{"tokens": [1, 2], "prefill": [], "decode": 2}', "leave none of its 2 tokens for the prefill"),
+        ('{"tokens": [1, 2], "prefill": []}', "prefill 0, decode 0 and next_turn 0 must add up to its 2 tokens"),
+        (f'{{"tokens": [1, {LONG}]}}', '"tokens" must hold whole numbers of at least 0, of at most 15 digits'),
+        (f'{{"tokens": [1, 2], "prefill": [{LONG}, {LONG}]}}', "of at most 15 digits"),
+        (f'{{"tokens": [1, 2], "decode": {LONG}, "next_turn": {LONG}}}', "of at most 15 digits"),
+        ('{"tokens": [1, 2], "decode": 1' + "0" * 15 + "}", "of at most 15 digits"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(write, line: str, said: str) -> None:
@@ -162,6 +172,14 @@ def test_what_is_wrong_is_said_with_its_line(write, line: str, said: str) -> Non
     assert f"{path}:3" in message
     assert said in message
     assert "\n" not in message and len(message) < 500
+
+
+def test_broken_json_is_said_with_one_line_number(write) -> None:
+    """JSON counts lines from 1 within what it is given, which is one line of the file."""
+    path = write('{"tokens": [1]}\n\n{"tokens": [1,\n')
+    with pytest.raises(PromptFileError) as error:
+        read(path)
+    assert str(error.value) == f"{path}:3 is not JSON (Expecting value at column 15): one object a line"
 
 
 @pytest.mark.parametrize("content", ["", "\n\n  \n", b"\xef\xbb\xbf"])
@@ -216,3 +234,12 @@ def test_half_a_surrogate_pair_through_a_tokenizer(write, tmp_path: Path) -> Non
     tokenizer = words(tmp_path, {"the": 3, "?": 0}, "?")
     with pytest.raises(PromptFileError, match="half of a surrogate pair"):
         read(write(r'{"text": "\udc00"}'), tokenizer)
+
+
+# ---- what it costs to be told of a mistake --------------------------------------------------------------------------
+
+
+def test_prompt_files_are_read_without_numpy() -> None:
+    """The command line is checked before anything heavy is loaded."""
+    code = "import sys, mamba_replay_check.scenarios.tokens; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
