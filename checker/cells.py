@@ -101,7 +101,11 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class UnderTest:
-    """What a run checked, and with what: the head of every report."""
+    """What a run checked, and with what: the head of every report.
+
+    payload:       what an engine in a process of its own moved, "tag" or "tensors"; "" for one in this process.
+    engine_python: the interpreter that the user named for it, "" if none.
+    """
 
     engine: str
     guard: bool
@@ -113,6 +117,8 @@ class UnderTest:
     shared: bool
     versions: Mapping[str, str]
     tokenizer: str = ""
+    payload: str = ""
+    engine_python: str = ""
 
 
 @dataclass(slots=True)

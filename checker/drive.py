@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ..engines.base import Engine, Match, Snapshots
+from ..engines.base import Engine, EngineFailure, Match, Snapshots
 from ..scenarios.history import Decode, Extend, steps
 from .cells import Cell, Replay, Taken
 from .trajectory import Snapshot
@@ -63,6 +63,8 @@ class _Recorded(Snapshots):
 
 def _words(error: Exception) -> str:
     """The error as one line."""
+    if isinstance(error, EngineFailure):
+        return " ".join(str(error).split())
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
 
 

@@ -33,9 +33,12 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The payload that engines move about. They cannot look into it; `read` gives the tensors, made when needed."""
+    """The payload that engines move about. Most do not look into it; `read` gives the tensors, made when needed.
 
-    tag: Tag
+    tag: None for bytes that an engine handed back without saying which snapshot they once were.
+    """
+
+    tag: Tag | None
     read: Callable[[], StackState]
 
 

@@ -18,6 +18,49 @@ Payload = object
 RequestId = int
 
 
+class EngineFailure(RuntimeError):
+    """The engine could not be asked, or gave no answer that can be true. The message is told as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """The bytes of a tensor, little-endian, row by row. dtype: float32, bfloat16 or float16."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What one recurrent layer keeps: recurrent [value heads, key dim, value dim], window [tokens, channels]."""
+
+    recurrent: RawTensor
+    window: RawTensor
+
+
+class StateBytes(ABC):
+    """How a payload becomes bytes and bytes a payload, for engines that move the states themselves.
+
+    dtype:  of the windows, which is the model's; recurrent states are float32.
+    shapes: per recurrent layer, (recurrent, window).
+    """
+
+    dtype: str
+    shapes: Sequence[tuple[tuple[int, int, int], tuple[int, int]]]
+
+    @abstractmethod
+    def bytes_of(self, payload: Payload) -> list[LayerState]:
+        """The payload's tensors, one entry per recurrent layer."""
+
+    @abstractmethod
+    def payload_of(self, states: Sequence[LayerState], given: Payload | None) -> Payload:
+        """What an engine handed back. `given`: the payload that it says this once was, None if it does not say.
+
+        Raises EngineFailure for tensors of other shapes.
+        """
+
+
 class Fate(Enum):
     """What became of a state that a request donated to the tree."""
 

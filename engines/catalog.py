@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -40,6 +42,9 @@ NEWEST = f"model:sglang-{RELEASES[-1].release}"
 """The engine that is checked when nobody names one."""
 
 
+COMMAND = "cmd:"
+"""A name `cmd:COMMAND` is an engine behind a driver that this command line starts (`--engine-cmd`)."""
+
 OWN = "python:"
 """A name `python:MODULE:CLASS` is a subclass of `Engine` of the user's, made with a Geometry alone."""
 
@@ -66,6 +71,24 @@ def _own(name: str) -> Callable[[Geometry], Engine]:
         raise EngineError(f"engine {name!r}: {module_name} has no class {class_name} that is an engines.base.Engine")
 
     return made
+
+
+def is_external(name: str) -> bool:
+    """Does this engine run in a process of its own?"""
+    return name.startswith(COMMAND)
+
+
+def driver_command(name: str) -> list[str]:
+    """What to start for an external engine. Raises EngineError for a command line that cannot be started."""
+    try:
+        command = shlex.split(name.removeprefix(COMMAND))
+    except ValueError as error:
+        raise EngineError(f"--engine-cmd: {error}: quote it as for a shell") from None
+    if not command:
+        raise EngineError("--engine-cmd is empty: give the command line that starts the driver")
+    if shutil.which(command[0]) is None:
+        raise EngineError(f"--engine-cmd: there is no program {command[0]!r} that could be started")
+    return command
 
 
 def available() -> list[str]:

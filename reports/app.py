@@ -51,6 +51,13 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+class Payload(StrEnum):
+    """What travels to an engine in a process of its own."""
+
+    TAG = "tag"
+    TENSORS = "tensors"
+
+
 class ExecutorName(StrEnum):
     """Executors, as on the command line."""
 
@@ -82,8 +89,8 @@ def _settings(context: typer.Context, path: Path | None) -> Path | None:
         _say(str(error))
         raise typer.Exit(2) from None
     if settings is not None:
-        names = {"baseline": "baseline_file", "no-share": "no_share"}
-        context.default_map = {names.get(key, key): value for key, value in settings.values.items()}
+        names = {"baseline": "baseline_file"}
+        context.default_map = {names.get(key, key.replace("-", "_")): value for key, value in settings.values.items()}
         context.meta[SOURCE] = (str(settings.path), settings.line)
     return path
 
@@ -103,6 +110,14 @@ def _prompts(
     if prompts is None and not _said(context, "tokenizer"):
         tokenizer = None
     return prompt, prompts, tokenizer
+
+
+def _engine(context: typer.Context, engine: str | None, command: str | None) -> tuple[str | None, str | None]:
+    """Which engine is under test is one choice, too."""
+    if _said(context, "engine") or _said(context, "engine_cmd"):
+        engine = engine if _said(context, "engine") else None
+        command = command if _said(context, "engine_cmd") else None
+    return engine, command
 
 
 def _refuse_options_of_a_check(context: typer.Context) -> None:
@@ -128,6 +143,30 @@ def check(
             help="The engine under test. Default: the newest modelled SGLang.", rich_help_panel=TESTED, metavar="NAME"
         ),
     ] = None,
+    engine_cmd: Annotated[
+        str | None,
+        typer.Option(
+            help="An engine behind a driver of your own, by the command line that starts it (docs/engine-protocol.md).",
+            rich_help_panel=TESTED,
+            metavar="CMD",
+        ),
+    ] = None,
+    payload: Annotated[
+        Payload | None,
+        typer.Option(
+            help="What an engine in a process of its own moves: the number of a snapshot, or the state's tensors. "
+            "Default: tag.",
+            rich_help_panel=TESTED,
+        ),
+    ] = None,
+    engine_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that an engine in a process of its own may take for an answer.",
+            rich_help_panel=TESTED,
+            metavar="SECONDS",
+        ),
+    ] = 120.0,
     guard: Annotated[
         bool,
         typer.Option(
@@ -251,6 +290,7 @@ def check(
         _refuse_options_of_a_check(context)
         return
     prompt, prompts, tokenizer = _prompts(context, prompt, prompts, tokenizer)
+    engine, engine_cmd = _engine(context, engine, engine_cmd)
     written = None if write_baseline is None else Path(write_baseline or baseline_file or BASELINE)
     choices = Choices(
         chunk=chunk,
@@ -258,6 +298,9 @@ def check(
         dcp=dcp,
         interval=interval,
         engine=engine,
+        engine_cmd=engine_cmd,
+        engine_timeout=engine_timeout,
+        payload=str(payload) if payload else None,
         guard=guard,
         model=model,
         prompts=tuple(prompt or ()),

@@ -14,7 +14,7 @@ from typing import Any
 from ..checker.cells import Cell
 from ..checker.geometry import Geometry, GeometryError
 from ..checker.grid import GridError, grid, parse_sizes
-from ..engines.catalog import NEWEST, EngineError, UnknownEngine, find
+from ..engines.catalog import COMMAND, NEWEST, EngineError, UnknownEngine, driver_command, find, is_external
 from ..kernels.footprint import available_bytes, cold_run_bytes
 from ..kernels.presets import PRESETS, Preset
 from ..scenarios.edges import default_prompts
@@ -36,6 +36,8 @@ class ConfigError(ValueError):
 class Choices:
     """The command line, as it was written, with its defaults.
 
+    engine_timeout: seconds that an engine in a process of its own may take for an answer.
+    payload:        what such an engine moves, by default "tag".
     write_baseline: write what the run finds as a baseline, instead of judging it.
     source:         file and line of the settings that the run was started from, for reports that point there.
     """
@@ -45,6 +47,9 @@ class Choices:
     dcp: str = "1"
     interval: str | None = None
     engine: str | None = None
+    engine_cmd: str | None = None
+    engine_timeout: float = 120.0
+    payload: str | None = None
     guard: bool = False
     model: str = "kimi-linear"
     prompts: tuple[str, ...] = ()
@@ -118,7 +123,7 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
     )
     engine = choices.engine or NEWEST
     if not engine_is_given:
-        find(engine, choices.guard)  # an unknown name is answered now
+        engine = _engine(choices)
     if choices.dtype not in DTYPES:
         raise ConfigError(f"unknown dtype {choices.dtype!r}: use one of {', '.join(DTYPES)}")
     if type(choices.seed) is not int or choices.seed < 0:
@@ -135,6 +140,26 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
     for cell in cells:
         _fits(cell, preset)
     return Config(choices, tuple(cells), streams, engine, preset, baseline)
+
+
+def _engine(choices: Choices) -> str:
+    """The name of the engine under test; one that cannot be had is answered now."""
+    if choices.engine_cmd is not None and choices.engine is not None:
+        raise ConfigError("--engine and --engine-cmd are two engines under test: give one of them")
+    engine = choices.engine or NEWEST
+    if choices.engine_cmd is not None:
+        engine = COMMAND + choices.engine_cmd
+    if is_external(engine):
+        if choices.guard:
+            raise ConfigError("--guard is a choice of the modelled engines; one in a process of its own has its rules")
+        driver_command(engine)
+    else:
+        find(engine, choices.guard)
+        if choices.payload is not None:
+            raise ConfigError(f"--payload is about engines in a process of their own; {engine} runs in this one")
+    if not 0 < choices.engine_timeout < float("inf"):
+        raise ConfigError(f"--engine-timeout {choices.engine_timeout:g}: give seconds, more than 0")
+    return engine
 
 
 def _check_outputs(choices: Choices) -> None:

@@ -45,6 +45,8 @@ def run_as_dict(run: Run) -> dict[str, Any]:
             "seed": under.seed,
             "shared": under.shared,
             "tokenizer": under.tokenizer or None,
+            "payload": under.payload or None,
+            "engine_python": under.engine_python or None,
             "versions": dict(under.versions),
         },
         "cells": [cell_as_dict(run, result, details=result in kept) for result in run.results],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from ..checker.cells import Cell, UnderTest
+from ..engines.catalog import COMMAND
 
 
 def reproduce(under_test: UnderTest, cell: Cell) -> str:
@@ -18,7 +19,8 @@ def reproduce(under_test: UnderTest, cell: Cell) -> str:
         words += ["--prompt", str(cell.prompt)]
     else:
         words += ["--prompts", cell.stream, *(["--tokenizer", under_test.tokenizer] if under_test.tokenizer else [])]
-    words += ["--engine", under_test.engine, "--model", under_test.model, "--seed", str(under_test.seed)]
+    words += _engine(under_test)
+    words += ["--model", under_test.model, "--seed", str(under_test.seed)]
     words += ["--dtype", under_test.dtype]
     if under_test.executor != "batched":
         words += ["--executor", under_test.executor]
@@ -27,6 +29,16 @@ def reproduce(under_test: UnderTest, cell: Cell) -> str:
     if not under_test.shared:
         words.append("--no-share")
     return shlex.join(words)
+
+
+def _engine(under_test: UnderTest) -> list[str]:
+    command = under_test.engine.removeprefix(COMMAND)
+    words = ["--engine", command] if command == under_test.engine else ["--engine-cmd", command]
+    if under_test.engine_python:
+        words += ["--engine-python", under_test.engine_python]
+    if under_test.payload == "tensors":
+        words += ["--payload", under_test.payload]
+    return words
 
 
 SEEDED = "seeded"

@@ -39,7 +39,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             stack.callback(self._terminal.stop)
             try:
-                run, events = prepare(self._config)
+                run, events = stack.enter_context(prepare(self._config, listen=self._terminal.listen))
                 self._console.print(headline(run.under_test), soft_wrap=True, markup=False, highlight=False)
                 self._follow(run, events)
                 run.complete = True

@@ -21,8 +21,8 @@ _HEADER = re.compile(rf"\s*\[\s*tool\s*\.\s*[\"']?{SECTION}[\"']?\s*\]")
 SIZES = ("chunk", "page", "dcp", "interval")
 LISTS = ("prompt",)
 FLAGS = ("guard", "no-share", "github", "strict")
-NUMBERS = ("seed",)
-WORDS = ("engine", "model", "prompts", "tokenizer", "dtype", "device", "executor", "baseline")
+NUMBERS = ("seed", "engine-timeout")
+WORDS = ("engine", "engine-cmd", "payload", "model", "prompts", "tokenizer", "dtype", "device", "executor", "baseline")
 FILES = ("json", "table", "html", "junit", "sarif")
 MOST = 2**63
 """Python refuses to write very long whole numbers; nothing here needs one."""

@@ -178,7 +178,9 @@ def _depths(result: CellResult) -> str:
     replay = result.replay
     parts = []
     if replay.claimed_depth is not None:
-        parts.append(f"claimed depth {replay.claimed_depth}, state depth {replay.state_depth}")
+        parts.append(f"claimed depth {replay.claimed_depth}")
+    if replay.state_depth is not None:
+        parts.append(f"state depth {replay.state_depth}")
         if replay.conv_depth != replay.state_depth:
             parts.append(f"convolution window at {replay.conv_depth}")
     parts.append(f"cached tokens {replay.cached_tokens}, reusable {result.cell.reusable}")
