@@ -34,8 +34,7 @@ class Driver:
         self._calls = 0
 
     def hello(self) -> Hello:
-        """Start the process, unless it runs, and let it say what it is. Raises DriverError."""
-        self._process = self._process or JsonLines(self._command, self._timeout)
+        """What the driver says of itself. Raises DriverError."""
         answer = self.ask("hello", protocol=protocol.VERSION)
         return Hello(answer["engine"], answer["versions"], tuple(answer["payloads"]))
 
@@ -44,8 +43,6 @@ class Driver:
 
         Raises EngineFailure if the driver cannot make one, or cannot move this payload.
         """
-        if self._process is None:
-            self.hello()
         sizes = {name: getattr(geometry, name) for name in ("chunk", "page", "dcp", "interval")}
         layout = {}
         if payload == "tensors":
@@ -55,12 +52,16 @@ class Driver:
         return ExternalEngine(self, states if payload == "tensors" else None)
 
     def ask(self, call: str, snapshots: _Numbered | None = None, **values: Any) -> dict[str, Any]:
-        """One call and its answer. What the driver takes meanwhile comes from `snapshots`.
+        """One call and its answer; the process is started if none runs. What the driver takes meanwhile comes from
+        `snapshots`.
 
         Raises EngineFailure with the driver's own words if it says that it failed. Raises DriverError if it cannot be
         talked to any more; it is then stopped.
         """
-        assert self._process is not None, "the driver was not started"
+        if self._process is None:
+            self._process = JsonLines(self._command, self._timeout)
+            if call != "hello":
+                self.hello()
         try:
             self._calls += 1
             self._process.send({"id": self._calls, "call": call, **values})
@@ -70,7 +71,7 @@ class Driver:
                 raise self.nonsense(call, f'"id" is {answer.get("id")!r} and not {self._calls}')
             if "error" in answer:
                 raise EngineFailure(f"{' '.join(str(answer['error']).split())}, while asked to {call}")
-            self._insist(call, answer, protocol.ANSWERS[call])
+            self._insist(call, answer, protocol.ANSWERS.get(call, {}))
             return answer
         except EngineFailure:
             if self._process is not None and self._process.stopped:
@@ -160,7 +161,7 @@ class ExternalEngine(Engine):
     def _payload(self, answer: dict[str, Any]) -> Payload | None:
         number, state = answer["snapshot"], answer.get("state")
         if number is not None and not 0 <= number < len(self._given):
-            raise self._driver.nonsense("match", f"snapshot {number} was never given, of {len(self._given)}")
+            raise self._driver.nonsense("match", f"snapshot {number} was not given since the last open")
         given = None if number is None else self._given[number]
         if self._states is None:
             return given

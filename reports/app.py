@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .baseline import BaselineError
-from .config import Choices, Config, ConfigError, load
+from .config import Choices, Config, ConfigError, engine_of, load
 from .files import DocumentError, OutputError, read_document
 from .outputs import Outputs
 from .settings import SettingsError, read_settings
@@ -361,6 +361,30 @@ def baseline(
 ) -> None:
     """Check, and write what was found as the baseline of later runs. Takes every option of a check as well."""
     raise typer.Exit(app([*context.args, "--write-baseline", str(output or "")], standalone_mode=False))
+
+
+@app.command()
+def conform(
+    engine_cmd: Annotated[str, typer.Option(help="The command line that starts the driver.", metavar="CMD")],
+    engine_timeout: Annotated[float, typer.Option(help="Seconds for each answer.", metavar="SECONDS")] = 120.0,
+) -> None:
+    """Try a driver against the engine protocol (docs/engine-protocol.md), rule by rule.
+
+    Exit status: 0 it keeps all rules, 1 it does not, 2 it cannot be started.
+    """
+
+    def talk() -> int:
+        from ..engines.base import EngineFailure
+        from ..engines.catalog import EngineError, driver_command
+        from .conform_command import run
+
+        try:
+            engine = engine_of(Choices(engine_cmd=engine_cmd, engine_timeout=engine_timeout))
+            return run(driver_command(engine), engine_timeout, _Screen(emoji=False))
+        except (EngineError, EngineFailure) as error:
+            raise ConfigError(str(error)) from error
+
+    raise typer.Exit(_answering(talk))
 
 
 def _answering(do: Callable[[], int]) -> int:

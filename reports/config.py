@@ -123,7 +123,7 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
     )
     engine = choices.engine or NEWEST
     if not engine_is_given:
-        engine = _engine(choices)
+        engine = engine_of(choices)
     if choices.dtype not in DTYPES:
         raise ConfigError(f"unknown dtype {choices.dtype!r}: use one of {', '.join(DTYPES)}")
     if type(choices.seed) is not int or choices.seed < 0:
@@ -142,8 +142,8 @@ def _load(choices: Choices, engine_is_given: bool) -> Config:
     return Config(choices, tuple(cells), streams, engine, preset, baseline)
 
 
-def _engine(choices: Choices) -> str:
-    """The name of the engine under test; one that cannot be had is answered now."""
+def engine_of(choices: Choices) -> str:
+    """The name of the engine under test. Raises ConfigError or EngineError for one that cannot be had."""
     if choices.engine_cmd is not None and choices.engine is not None:
         raise ConfigError("--engine and --engine-cmd are two engines under test: give one of them")
     engine = choices.engine or NEWEST

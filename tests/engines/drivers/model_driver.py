@@ -20,6 +20,10 @@ from mamba_replay_check.engines.base import Engine, Payload, Snapshots
 from mamba_replay_check.engines.catalog import create
 
 
+class Crash(BaseException):
+    """Nothing catches it."""
+
+
 def read() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
@@ -61,6 +65,10 @@ def answer(call: dict[str, Any], engine: Engine | None) -> dict[str, Any]:
             engine.decode(call["request"], call["token"], Asked())
         case "finish":
             engine.finish(call["request"])
+        case "open":
+            pass
+        case unknown:
+            raise ValueError(f"there is no call {unknown!r}")
     return {
         "donations": [
             {"request": d.request, "claimed_depth": d.claimed_depth, "node_depth": d.node_depth, "fate": d.fate.value}
@@ -79,7 +87,7 @@ def break_down(fault: str, call: int) -> None:
             print(f"child {child.pid}", file=sys.stderr, flush=True)
             time.sleep(1000)
         case "die":
-            raise ZeroDivisionError("the pool is empty")
+            raise Crash("the pool is empty")
         case "die by a signal":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "close the output":
@@ -129,7 +137,7 @@ def main(release: str, fault: str = "", length: int = 0) -> None:
                 break_down(fault, call["id"])
             if not (struck and fault == "too many tokens"):
                 write({"id": call["id"], **answer(call, engine)})
-        except (RuntimeError, IndexError) as error:
+        except Exception as error:
             write({"id": call["id"], "error": f"{type(error).__name__}: {error}"})
 
 
