@@ -105,6 +105,7 @@ class UnderTest:
 
     payload:       what an engine in a process of its own moved, "tag" or "tensors"; "" for one in this process.
     engine_python: the interpreter that the user named for it, "" if none.
+    settings:      choices came from a settings file, too: a command line that repeats the run must set it aside.
     """
 
     engine: str
@@ -119,6 +120,7 @@ class UnderTest:
     tokenizer: str = ""
     payload: str = ""
     engine_python: str = ""
+    settings: bool = False
 
 
 @dataclass(slots=True)

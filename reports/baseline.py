@@ -44,6 +44,12 @@ SEVERITY = (
 COUNTED_ALIKE = (frozenset({Kind.REUSE_LOST, Kind.REFUSED}), frozenset({Kind.SKIPPED, Kind.DOUBLE_COMPUTED}))
 """Kinds that count the same: tokens of lost speed, and wrong tokens. More of them is worse, whichever the kind."""
 
+STANDINGS = ("new", "worse", "reuse lost", "better", "known")
+"""What a cell can be to a baseline, if it is anything."""
+
+REGRESSIONS = STANDINGS[:3]
+"""What fails a run, strict or not."""
+
 Document = dict[str, Any]
 Entry = dict[str, Any]
 
@@ -160,6 +166,20 @@ def compare(baseline: dict[str, Any], document: Document) -> Comparison:
     if document["complete"]:  # of a run that was stopped nobody knows what else it would have checked
         found.stale.extend((entry, "this run did not check it") for entry in left.values())
     return found
+
+
+def record(comparison: Comparison, document: Document, strict: bool) -> None:
+    """Write the comparison into the document that it was made with, so that every report can tell known from new."""
+    for standing in STANDINGS:
+        for cell, why in getattr(comparison, standing.replace(" ", "_")):
+            cell["against_baseline"] = {"standing": standing, "why": why}
+    document["baseline"] = {
+        "conclusion": comparison.conclusion,
+        "exit_status": exit_status(comparison, document, strict),
+        "strict": strict,
+        "notes": list(comparison.notes),
+        "stale": [{name: entry[name] for name in KEY} for entry, _ in comparison.stale],
+    }
 
 
 def exit_status(comparison: Comparison, document: Document, strict: bool) -> int:

@@ -27,7 +27,7 @@ DISTANCE_POINTS = 600
 
 
 def run_as_dict(run: Run) -> dict[str, Any]:
-    """The run as plain JSON values."""
+    """The run as plain JSON values. What a baseline says to it, `baseline.record` writes into it."""
     under = run.under_test
     kept = _with_details(run.results)
     return {
@@ -50,6 +50,7 @@ def run_as_dict(run: Run) -> dict[str, Any]:
             "versions": dict(under.versions),
         },
         "cells": [cell_as_dict(run, result, details=result in kept) for result in run.results],
+        "baseline": None,
     }
 
 
@@ -117,6 +118,7 @@ def cell_as_dict(run: Run, result: CellResult, *, details: bool = False) -> dict
         "decode": cell.prompt.decode,
         "next_turn": cell.prompt.next_turn,
         "reproduce": reproduce(run.under_test, cell),
+        "against_baseline": None,
         "details": _details(result) if details and difference is not None else None,
     }
 

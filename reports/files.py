@@ -92,9 +92,10 @@ def write_table(document: dict[str, Any], path: Path) -> None:
 
 _MEASURED = {
     "located": ("standing", "depth", "distance"),
+    "against_baseline": ("standing", "why"),
     "diff": ("largest", "first_wrong", "last_wrong", "over_noise", "noise_clean", "noise_rounding", "against_oracle"),
 }
-"""Columns that every table has, also one of cells that were never resumed."""
+"""Columns that every table has, also one of cells that were never resumed or have no baseline."""
 
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checker.verdict import Kind
+from .baseline import REGRESSIONS
 from .identifiers import Level, Rule, rule_of
 from .reproduce import SEEDED
 
@@ -57,6 +58,26 @@ def discrepancies(document: Document) -> Iterator[tuple[Rule, Cell]]:
         rule = rule_of(cell["verdict"]["kind"])
         if rule.kind.is_discrepancy:
             yield rule, cell
+
+
+def regressed(cell: Cell) -> bool:
+    """Does this cell fail the run? Without a baseline every discrepancy does, with one only what is new or worse."""
+    against = cell["against_baseline"]
+    return against is not None and against["standing"] in REGRESSIONS
+
+
+def outdated(document: Document) -> list[str]:
+    """What fails a run under `--strict`: entries of the baseline that no longer say what is."""
+    baseline = document["baseline"]
+    if baseline is None or not baseline["strict"]:
+        return []
+    better = [
+        f"better: {geometry(cell)}, prompt {prompt(cell)}: {cell['against_baseline']['why']}"
+        for cell in document["cells"]
+        if cell["against_baseline"] and cell["against_baseline"]["standing"] == "better"
+    ]
+    stale = [f"stale: {geometry(entry)}, prompt {prompt(entry)} was not checked" for entry in baseline["stale"]]
+    return [*better, *stale]
 
 
 def conclusion(document: Document) -> str:

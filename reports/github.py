@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..checker.verdict import Kind
 from .findings import (
@@ -20,14 +19,13 @@ from .findings import (
     discrepancies,
     finding,
     geometry,
+    outdated,
     place,
     prompt,
+    regressed,
 )
 from .identifiers import Level, Rule, rule_of
 from .visible import lines, one_line
-
-if TYPE_CHECKING:
-    from .baseline import Comparison
 
 MOST_ANNOTATIONS = 10
 """GitHub shows that many errors and that many warnings of a step, and silently drops the rest."""
@@ -41,15 +39,13 @@ _LONGEST = 300
 """Characters of a text from outside in the summary; longer ones are cut, and end in an ellipsis."""
 
 
-def annotations(
-    document: Document, source: tuple[str, int] | None = None, against: Comparison | None = None
-) -> list[str]:
+def annotations(document: Document, source: tuple[str, int] | None = None) -> list[str]:
     """Workflow commands to be printed one a line: what makes a pass meaningless first, then findings.
 
     No more of a level than GitHub shows; the last of them then counts what was left out. source: as in `render_sarif`.
-    against: a baseline's opinion; its regressions are the errors then, and what is known or got better only warns.
+    Against a baseline, regressions are the errors, and what is known or got better only warns.
     """
-    notes = list(_notes(document, source) if against is None else _notes_against(document, source, against))
+    notes = list(_notes(document, source))
     return [line for level in (Level.ERROR, Level.WARNING) for line in _capped(level, notes)]
 
 
@@ -69,18 +65,19 @@ class _Note:
 def _notes(document: Document, source: tuple[str, int] | None) -> Iterator[_Note]:
     for concern in concerns(document):
         yield _Note(concern.level, concern.rule.title if concern.rule else "mamba-replay-check", concern.text)
-    for rule, cell in discrepancies(document):
-        yield _note(rule.level, rule, finding(cell), cell, source)
-
-
-def _notes_against(document: Document, source: tuple[str, int] | None, against: Comparison) -> Iterator[_Note]:
-    for concern in concerns(document):
-        yield _Note(concern.level, concern.rule.title if concern.rule else "mamba-replay-check", concern.text)
-    for level, compared in ((Level.ERROR, against.regressions), (Level.WARNING, against.known + against.better)):
-        for cell, why in compared:
-            rule = rule_of(cell["verdict"]["kind"])
-            if level is Level.ERROR or rule.kind.is_discrepancy:
-                yield _note(level, rule, why, cell, source)
+    if document["baseline"] is None:
+        for rule, cell in discrepancies(document):
+            yield _note(rule.level, rule, finding(cell), cell, source)
+        return
+    for cell in document["cells"]:
+        if (against := cell["against_baseline"]) is None:
+            continue
+        rule = rule_of(cell["verdict"]["kind"])
+        if regressed(cell) or rule.kind.is_discrepancy:
+            level = Level.ERROR if regressed(cell) else Level.WARNING
+            yield _note(level, rule, f"{against['standing']}: {against['why']}", cell, source)
+    for text in outdated(document):
+        yield _Note(Level.ERROR, "the baseline is out of date", text, Place(*source) if source else None)
 
 
 def _note(level: Level, rule: Rule, what: str, cell: Cell, source: tuple[str, int] | None) -> _Note:
@@ -110,16 +107,17 @@ def _property(text: str) -> str:
     return _data(one_line(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-def job_summary(document: Document, against: Comparison | None = None) -> str:
+def job_summary(document: Document) -> str:
     """Markdown for $GITHUB_STEP_SUMMARY, below GitHub's limit however much was found."""
     under_test = document["under_test"]
+    baseline = document["baseline"]
     tested = [under_test[name] for name in ("engine", "model", "dtype", "device")]
     guard = " with the insert-time guard" if under_test["guard"] else ""
     parts = [
         f"## mamba-replay-check: {conclusion(document)}",
         *_warnings(document),
         "Under test: " + ", ".join(map(_text, tested)) + f"{guard}, seed {under_test['seed']}.",
-        f"**Against the baseline:** {against.conclusion}" if against else "",
+        f"**Against the baseline:** {baseline['conclusion']}" if baseline else "",
         _counts(document),
         *_findings(document),
     ]

@@ -7,7 +7,7 @@ import io
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from ..checker.verdict import Kind
-from .findings import Cell, Document, concerns, depths, geometry, prompt
+from .findings import Cell, Document, concerns, depths, geometry, outdated, prompt, regressed
 from .identifiers import rule_of
 from .ruler import ruler
 from .visible import lines, one_line
@@ -17,6 +17,7 @@ SUITE = "mamba-replay-check"
 
 def render_junit(document: Document) -> str:
     """The XML text. A vacuous cell is skipped, one that failed in the engine is an error, a discrepancy is a failure.
+    Against a baseline, what is known is skipped, and what regressed is a failure.
 
     What makes the whole run meaningless comes first, as a test case of its own that is an error.
     """
@@ -25,6 +26,8 @@ def render_junit(document: Document) -> str:
         suite.add_property(one_line(name), one_line(value))
     said = [concern.text for concern in concerns(document) if concern.rule is None]
     cases = [_run_case(said)] if said else []
+    if document["baseline"] is not None:
+        cases.append(_baseline_case(outdated(document)))
     suite.add_testcases(cases + [_case(cell) for cell in document["cells"]])
     report = JUnitXml()
     report.add_testsuite(suite)
@@ -48,13 +51,27 @@ def _run_case(said: list[str]) -> TestCase:
     return case
 
 
+def _baseline_case(said: list[str]) -> TestCase:
+    case = TestCase("the baseline says what is", SUITE)
+    if said:
+        case.result = _result(Failure, "; ".join(said), "out of date", "\n".join(said))
+    return case
+
+
 def _case(cell: Cell) -> TestCase:
     label = f" ({cell['label']})" if cell["label"] else ""
     case = TestCase(one_line(prompt(cell) + label), geometry(cell))
     rule = rule_of(cell["verdict"]["kind"])
     outcome = {Kind.VACUOUS: Skipped, Kind.ENGINE_FAILURE: Error}.get(rule.kind, Failure)
-    if rule.kind is not Kind.OK:
-        case.result = _result(outcome, f"{rule.id} {cell['verdict']['text']}", rule.id, _story(cell))
+    message, against = f"{rule.id} {cell['verdict']['text']}", cell["against_baseline"]
+    if against is not None:
+        message = f"{against['standing']}: {message}"
+        if regressed(cell):
+            outcome = Error if outcome is Error else Failure
+        elif rule.kind.is_discrepancy:
+            outcome = Skipped
+    if rule.kind is not Kind.OK or regressed(cell):
+        case.result = _result(outcome, message, rule.id, _story(cell))
     return case
 
 
@@ -68,6 +85,8 @@ def _story(cell: Cell) -> str:
     """What a person reads who opens the failed test."""
     rule = rule_of(cell["verdict"]["kind"])
     head = [f"{rule.id} {cell['verdict']['text']}", rule.meaning, depths(cell)]
+    if cell["against_baseline"]:
+        head.append("against the baseline: {standing}: {why}".format(**cell["against_baseline"]))
     tail = [f"what to do: {rule.advice}", f"see {rule.link}", f"reproduce: {cell['reproduce']}"]
     return "\n".join(["", *head, "", *ruler(cell), "", *tail, ""])
 

@@ -7,12 +7,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import files
-
-if TYPE_CHECKING:
-    from .baseline import Comparison
 
 Document = dict[str, Any]
 Source = tuple[str, int] | None
@@ -48,10 +45,8 @@ class Outputs:
         if self.table is not None:
             files.write_table(document, self.table)
 
-    def write(
-        self, document: Document, source: Source, say: Callable[[str], None], against: Comparison | None = None
-    ) -> None:
-        """Everything, for a finished run. `say` prints a line as it is; `against`: what a baseline says to the run."""
+    def write(self, document: Document, source: Source, say: Callable[[str], None]) -> None:
+        """Everything, for a finished run. `say` prints a line as it is."""
         self.save(document)
         if self.html is not None:
             from .html import render_html
@@ -68,8 +63,8 @@ class Outputs:
         if self.github:
             from .github import annotations, job_summary
 
-            for line in annotations(document, source, against):
+            for line in annotations(document, source):
                 say(line)
             if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
                 with files.failing_as_output_error(Path(summary)), Path(summary).open("a", encoding="utf-8") as file:
-                    file.write(job_summary(document, against))
+                    file.write(job_summary(document))

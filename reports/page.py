@@ -134,6 +134,7 @@ def under_test(document: Document) -> list[tuple[str, str]]:
         ("Ran on", f"{under['device']} (executor: {under['executor']})"),
         ("Seed", str(under["seed"]) + ("" if under["shared"] else ", nothing shared between cells")),
         ("Versions", versions),
+        *([("Against the baseline", document["baseline"]["conclusion"])] if document["baseline"] else []),
     ]
 
 

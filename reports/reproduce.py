@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from ..checker.cells import Cell, UnderTest
@@ -28,6 +29,8 @@ def reproduce(under_test: UnderTest, cell: Cell) -> str:
         words.append("--guard")
     if not under_test.shared:
         words.append("--no-share")
+    if under_test.settings:  # its files and its baseline are not this cell's
+        words += ["--config", os.devnull]
     return shlex.join(words)
 
 

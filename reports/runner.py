@@ -65,6 +65,7 @@ def prepare(
             versions() | its_versions,
             str(choices.tokenizer or ""),
             payload,
+            settings=choices.source is not None,
         )
         work = Workload(config.cells, _streams(config), make, stack, choices.share)
         yield Run(under_test, len(config.cells)), check(work)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from ..checker.verdict import Kind
 from .findings import (
     Cell,
     Concern,
@@ -21,13 +23,13 @@ from .findings import (
     concerns,
     conclusion,
     depths,
-    discrepancies,
     finding,
     geometry,
     place,
     prompt,
+    regressed,
 )
-from .identifiers import RULES, Level, Rule
+from .identifiers import RULES, Level, Rule, rule_of
 from .visible import lines, one_line
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -52,11 +54,21 @@ def render_sarif(
                 "tool": {"driver": _driver(document, documentation)},
                 "automationDetails": {"id": f"mamba-replay-check/{tested}/"},
                 "invocations": [_invocation(document)],
-                "results": [_result(document, rule, cell, source) for rule, cell in discrepancies(document)],
+                "results": [_result(document, rule, cell, source) for rule, cell in _reported(document)],
                 "properties": {"underTest": _clean(under_test), "planned": document["planned"]},
             }
         ],
     }
+
+
+def _reported(document: Document) -> Iterator[tuple[Rule, Cell]]:
+    """Discrepancies, and cells that are right and yet reuse less than their baseline says."""
+    for cell in document["cells"]:
+        rule = rule_of(cell["verdict"]["kind"])
+        if rule.kind.is_discrepancy:
+            yield rule, cell
+        elif regressed(cell) and rule.kind is Kind.OK:
+            yield rule_of(Kind.REUSE_LOST), cell
 
 
 def _driver(document: Document, documentation: str | None) -> dict[str, Any]:
@@ -92,7 +104,7 @@ def _descriptor(rule: Rule, documentation: str | None) -> dict[str, Any]:
 
 def _invocation(document: Document) -> dict[str, Any]:
     """Whether the check was carried out at all; that it found something is not a failure of its own."""
-    status = document["exit_status"]
+    status = document["baseline"]["exit_status"] if document["baseline"] else document["exit_status"]
     return {
         "executionSuccessful": document["complete"] and status != 3,
         "exitCode": status,
@@ -108,7 +120,9 @@ def _notification(concern: Concern) -> dict[str, Any]:
 
 def _result(document: Document, rule: Rule, cell: Cell, source: tuple[str, int] | None) -> dict[str, Any]:
     where = place(cell, source)
-    text = f"{finding(cell)}. {geometry(cell)}, prompt {prompt(cell)}: {depths(cell)}.\nReproduce: {cell['reproduce']}"
+    against = cell["against_baseline"]
+    found = finding(cell) if against is None else f"{against['standing']}: {against['why']}"
+    text = f"{found}. {geometry(cell)}, prompt {prompt(cell)}: {depths(cell)}.\nReproduce: {cell['reproduce']}"
     fingerprint = _fingerprint(document, cell)
     return {
         "ruleId": rule.id,
@@ -126,12 +140,23 @@ def _result(document: Document, rule: Rule, cell: Cell, source: tuple[str, int] 
         ],
         # GitHub looks at the first alone, and would else make it from the line, which many cells share.
         "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint[:16]}:1", "cell/v1": fingerprint},
+        **(_BASELINE_STATE[against["standing"]] if against else {}),
         "properties": {
             "tokens": cell["verdict"]["tokens"],
             **{name: cell[name] for name in ("claimed_depth", "state_depth", "cached_tokens", "reusable_tokens")},
             "reproduce": _clean(cell["reproduce"]),
         },
     }
+
+
+_KNOWN = {"suppressions": [{"kind": "external", "justification": "the baseline of this check holds it"}]}
+_BASELINE_STATE = {
+    "new": {"baselineState": "new"},
+    "worse": {"baselineState": "updated"},
+    "reuse lost": {"baselineState": "updated"},
+    "better": {"baselineState": "updated", **_KNOWN},
+    "known": {"baselineState": "unchanged", **_KNOWN},
+}
 
 
 def _fingerprint(document: Document, cell: Cell) -> str:

@@ -57,17 +57,17 @@ class Session:
         """Everything that a finished run leaves behind: files, the summary, the baseline's opinion."""
         choices, document, known = self._config.choices, run_as_dict(run), self._config.baseline
         comparison = None if known is None else baseline.compare(known, document)
+        if comparison is not None:
+            baseline.record(comparison, document, choices.strict)
         try:
-            choices.outputs.write(document, choices.source, self._say, comparison)
+            choices.outputs.write(document, choices.source, self._say)
         finally:
             self._terminal.summary(run, document)
             if comparison is not None:
                 self._terminal.comparison(comparison, choices.strict)
         if choices.write_baseline is not None:
             return self._write_baseline(document, choices.write_baseline)
-        if comparison is None:
-            return run.exit_status
-        return baseline.exit_status(comparison, document, choices.strict)
+        return run.exit_status if comparison is None else document["baseline"]["exit_status"]
 
     def _write_baseline(self, document: dict[str, Any], path: Path) -> int:
         """Keep what was found. Raises BaselineError for a run that shows too little."""

@@ -44,6 +44,9 @@ STYLES = {
 
 FINDINGS_SHOWN = 5
 
+FILE_WIDTH = 200
+"""Columns of the table where the output is no terminal."""
+
 
 def headline(under: UnderTest) -> str:
     """What is under test, on what, with which seed: the first line of every run."""
@@ -107,8 +110,18 @@ class Terminal:
         if len(findings) > self._shown:
             self._console.print(f"... and {len(findings) - self._shown} more findings; -v shows them all.\n")
         if self._table:
-            self._console.print(cell_table(run.results))
+            self._print_table(cell_table(run.results))
         self._console.print(Text(_conclusion(run), style=_conclusion_style(run)))
+
+    def _print_table(self, table: Table) -> None:
+        """In a file, nothing is cut to a screen's width, and no line ends in blanks."""
+        if self._console.is_terminal:
+            self._console.print(table)
+            return
+        with self._console.capture() as captured:
+            self._console.print(table, width=FILE_WIDTH)
+        for line in captured.get().splitlines():
+            self._console.print(Text(line.rstrip()), soft_wrap=True)
 
     def comparison(self, comparison: Comparison, strict: bool) -> None:
         """What the baseline says to the run, the bad news first."""

@@ -12,6 +12,8 @@ function buildCell(number) {
   part('verdict').textContent = cell.verdict.text;
   part('meaning').textContent = look.id ? `${look.id}: ${look.meaning}` : look.meaning;
   part('advice').textContent = look.advice ? `What to do first: ${look.advice}` : '';
+  const against = cell.against_baseline;
+  part('baseline').textContent = against ? `Against the baseline: ${against.standing}. ${against.why}` : '';
   part('ruler-words').textContent = rulerWords(cell);
   part('command').textContent = cell.reproduce;
   part('copy').addEventListener('click', () => copy(part('command'), part('copied')));

@@ -73,6 +73,7 @@ def cell(kind: Kind = Kind.DOUBLE_COMPUTED, *, details: bool = True, reason: str
         "decode": 0,
         "next_turn": 0,
         "reproduce": "mamba-replay-check --chunk 64 --page 64 --dcp 8 --interval 256 --prompt 16384+4066",
+        "against_baseline": None,
         "details": _details(cached) if details and resumed else None,
     }
     return {**made, **fields}
@@ -98,6 +99,7 @@ def document(cells: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
             "versions": {"python": "3.11.7", "mamba-replay-check": "0.1.0"},
         },
         "cells": cells,
+        "baseline": None,
     }
     return {**made, **fields}
 

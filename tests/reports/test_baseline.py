@@ -7,12 +7,18 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from jsonschema import Draft202012Validator
 from mamba_replay_check.checker.verdict import Kind
 from mamba_replay_check.reports import baseline
-from mamba_replay_check.reports.baseline import SEVERITY, BaselineError, compare, exit_status, make, read, write
+from mamba_replay_check.reports.baseline import SEVERITY, BaselineError, compare, exit_status, make, read, record, write
 from mamba_replay_check.reports.github import annotations, job_summary
+from mamba_replay_check.reports.html import render_html
+from mamba_replay_check.reports.junit import render_junit
+from mamba_replay_check.reports.sarif import render_sarif
+from mamba_replay_check.reports.schema import schema
 from mamba_replay_check.reports.terminal import Terminal
 from rich.console import Console
 
@@ -245,16 +251,74 @@ def test_every_discrepancy_has_a_severity() -> None:
 # ---- what reports say of a comparison -------------------------------------------------------------------------------
 
 
-def test_annotations_are_errors_for_regressions_only(before: Document) -> None:
+@pytest.fixture
+def after(before: Document) -> Document:
+    """A run with one cell that reuses less than before, and one whose finding is known."""
+    return against(make(before), changed(before, 0, cached_tokens=before["cells"][0]["cached_tokens"] - 64))
+
+
+def against(made: dict[str, Any], run: Document, strict: bool = False) -> Document:
+    record(compare(made, run), run, strict)
+    wrong = [error.json_path for error in Draft202012Validator(schema()).iter_errors(run)]
+    assert not any("baseline" in path for path in wrong), wrong
+    return run
+
+
+def test_annotations_are_errors_for_regressions_only(after: Document, before: Document) -> None:
     """What is known does not fail the run, so it does not look as if it did."""
-    after = changed(before, 0, cached_tokens=before["cells"][0]["cached_tokens"] - 64)
-    lines = annotations(after, None, compare(make(before), after))
+    lines = annotations(after)
     (error,) = (line for line in lines if line.startswith("::error"))
-    assert "title=reuse lost::19968 cached tokens before, now 19904%0A" in error and "reproduce: " in error
+    assert "title=reuse lost::reuse lost: 19968 cached tokens before, now 19904%0A" in error and "reproduce: " in error
     (known,) = (line for line in lines if "MRC001" in line)
     assert known.startswith("::warning")
-    assert "**Against the baseline:** 1 reuse lost, 1 known." in job_summary(after, compare(make(before), after))
-    assert "baseline" not in job_summary(after)
+    assert "**Against the baseline:** 1 reuse lost, 1 known." in job_summary(after)
+    assert "baseline" not in job_summary(before)
+
+
+def test_junit_fails_for_regressions_only(after: Document) -> None:
+    lost, known, vacuous = junit_cases(after)
+    assert (outcome(lost), outcome(known), outcome(vacuous)) == ("failure", "skipped", "skipped")
+    assert lost[0].get("message") == "reuse lost: MRC000 ok"
+    assert "against the baseline: reuse lost: 19968 cached tokens before, now 19904" in lost[0].text
+    assert known[0].get("message").startswith("known: MRC001 double-computed 448")
+
+
+def test_sarif_tells_known_from_new(after: Document) -> None:
+    log = render_sarif(after)["runs"][0]
+    lost, known = log["results"]
+    assert (lost["ruleId"], lost["baselineState"], "suppressions" in lost) == ("MRC007", "updated", False)
+    assert (known["ruleId"], known["baselineState"], "suppressions" in known) == ("MRC001", "unchanged", True)
+    assert log["invocations"][0]["exitCode"] == 1
+
+
+def test_the_page_tells_known_from_new(after: Document) -> None:
+    html = render_html(after)
+    assert "<dt>Against the baseline</dt><dd>1 reuse lost, 1 known.</dd>" in html
+    assert html.count('<span class="note">known</span>') == html.count('<span class="note">reuse lost</span>') == 1
+
+
+def test_strict_failures_are_told_everywhere(before: Document) -> None:
+    """A stale entry and a finding that is gone have no cell that is wrong."""
+    made = make(before)
+    run = changed(before, 1, Kind.OK)
+    run["cells"].pop(0)
+    lenient, strict = against(made, copy.deepcopy(run)), against(made, copy.deepcopy(run), strict=True)
+    assert (lenient["baseline"]["exit_status"], strict["baseline"]["exit_status"]) == (0, 1)
+    assert not any("out of date" in line for line in annotations(lenient))
+    better, stale = (line for line in annotations(strict) if "out of date" in line)
+    assert better.startswith("::error") and "double-computed 448 before, now ok" in better
+    assert stale.startswith("::error") and "was not checked" in stale
+    assert outcome(junit_cases(lenient, "the baseline says what is")[0]) == ""
+    assert outcome(junit_cases(strict, "the baseline says what is")[0]) == "failure"
+
+
+def junit_cases(run: Document, name: str | None = None) -> list[ElementTree.Element]:
+    cases = ElementTree.fromstring(render_junit(run)).iter("testcase")
+    return [case for case in cases if (case.get("name") == "the baseline says what is") == (name is not None)]
+
+
+def outcome(case: ElementTree.Element) -> str:
+    return case[0].tag if len(case) else ""
 
 
 @pytest.mark.parametrize("everything, shown", [(False, 5), (True, 9)])
