@@ -23,4 +23,11 @@ class Checked:
     result: CellResult
 
 
-Event = Progress | Checked
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """Something is done before the check that may take long and has no steps, such as installing an engine."""
+
+    what: str
+
+
+Event = Progress | Preparing | Checked

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines.base import Engine
+from mamba_replay_check.engines.environments import DRIVERS, ENGINES, EnvironmentProblem, Say, ensure, parse
 from mamba_replay_check.engines.sglang_model import SGLangModel
 from mamba_replay_check.engines.sglang_rules import RELEASES, Rules
 
@@ -75,11 +76,44 @@ def _own(name: str) -> Callable[[Geometry], Engine]:
 
 def is_external(name: str) -> bool:
     """Does this engine run in a process of its own?"""
-    return name.startswith(COMMAND)
+    return name.startswith(COMMAND) or name.partition("==")[0] in ENGINES
 
 
-def driver_command(name: str) -> list[str]:
-    """What to start for an external engine. Raises EngineError for a command line that cannot be started."""
+def check_external(name: str, python: Path | None) -> None:
+    """Raise EngineError for an external engine that cannot be started; nothing is started or installed for it."""
+    if name.startswith(COMMAND):
+        _words(name)
+        if python is not None:
+            raise EngineError("--engine-python is about --engine sglang or vllm; a driver's command names its own")
+        return
+    try:
+        engine, release = parse(name)
+    except EnvironmentProblem as error:
+        raise EngineError(str(error)) from None
+    if python is not None and release:
+        raise EngineError(f"--engine-python holds a release of its own: write --engine {engine.name}, not {name}")
+    if python is not None and shutil.which(python) is None:
+        raise EngineError(f"--engine-python {python}: there is no such program")
+
+
+def driver_command(name: str, python: Path | None = None, say: Say = lambda line: None) -> list[str]:
+    """What to start for an external engine; a named release is installed first, if it is not yet.
+
+    python: the interpreter that has the engine, by default the one that runs this. say: told what is being installed.
+    Raises EngineError.
+    """
+    check_external(name, python)
+    if name.startswith(COMMAND):
+        return _words(name)
+    engine, release = parse(name)
+    try:
+        interpreter = str(ensure(engine.recipe(release), say) if release else python or sys.executable)
+    except EnvironmentProblem as error:
+        raise EngineError(str(error)) from None
+    return [interpreter, str(DRIVERS / engine.script)]
+
+
+def _words(name: str) -> list[str]:
     try:
         command = shlex.split(name.removeprefix(COMMAND))
     except ValueError as error:
@@ -92,8 +126,8 @@ def driver_command(name: str) -> list[str]:
 
 
 def available() -> list[str]:
-    """Every name that `create` accepts, oldest release first."""
-    return list(_MAKERS)
+    """Every name that there is, oldest release first; other releases of real engines can be named, too."""
+    return [*_MAKERS, *(f"{engine.name}=={release}" for engine in ENGINES.values() for release in engine.tried)]
 
 
 def find(name: str, guard: bool = False) -> Callable[[Geometry], Engine]:

@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +43,8 @@ class JsonLines:
         """
         self.stopped = False
         self._timeout = timeout
-        alive, self._lifeline = os.pipe()
-        supervisor = str(Path(__file__).with_name("supervisor.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", supervisor, str(alive), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(alive,),
-            start_new_session=True,
-            bufsize=0,
-        )
-        os.close(alive)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self._process, self._lifeline = _start(command, bufsize=0, **pipes)
         for pipe in (self._process.stdin, self._process.stdout):
             os.set_blocking(pipe.fileno(), False)
         self._unread = bytearray()
@@ -161,6 +151,36 @@ class JsonLines:
                 rest = rest[-LAST_LETTERS:]
         if text := _readable(rest):
             self._errors.append(text)
+
+
+@contextmanager
+def under_supervisor(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is killed, with all its children, when the block is left and when this process ends.
+
+    options: as for `subprocess.Popen`.
+    """
+    process, lifeline = _start(command, **options)
+    try:
+        yield process
+    finally:
+        os.close(lifeline)
+        process.wait()
+
+
+def _start(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], int]:
+    """The supervisor of a new process, and the lifeline on which it hangs: closing it ends both."""
+    alive, lifeline = os.pipe()
+    supervisor = str(Path(__file__).with_name("supervisor.py"))
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", supervisor, str(alive), *command],
+            pass_fds=(alive,),
+            start_new_session=True,
+            **options,
+        )
+    finally:
+        os.close(alive)
+    return process, lifeline
 
 
 def _readable(line: bytes) -> str:

@@ -17,7 +17,18 @@ from .ruler import ruler
 from .runner import prepare
 
 _SIZES = ("chunk", "page", "dcp", "interval")
-_OTHERS = ("payload", "engine_timeout", "model", "seed", "dtype", "guard", "share", "device", "executor")
+_OTHERS = (
+    "engine_python",
+    "payload",
+    "engine_timeout",
+    "model",
+    "seed",
+    "dtype",
+    "guard",
+    "share",
+    "device",
+    "executor",
+)
 
 SHOWN = 3
 """Findings that are told in full when a replay fails."""
@@ -34,9 +45,9 @@ def replay(engine: str | Callable[[Geometry], Engine], **choices: Any) -> Run:
     """Check an engine, a name or what makes one from a Geometry, and return the run if all that was checked is right.
 
     choices: as on the command line: chunk, page, dcp, interval (a number, a list or text), prompt (text or a list of
-    texts), payload, engine_timeout, model, seed, dtype, guard, share, device, executor. Raises ReplayError, ConfigError
-    for a choice that cannot be, or TypeError for one that there is not. Whoever names prompts wants them resumed: one
-    that cannot be is an error here, while the default prompts hold some that cannot on purpose.
+    texts), engine_python, engine_timeout, payload, model, seed, dtype, guard, share, device, executor. Raises
+    ReplayError, ConfigError for a choice that cannot be, or TypeError for one that there is not. Whoever names prompts
+    wants them resumed: one that cannot be is an error here, while the default prompts hold some that cannot on purpose.
     """
     own = None if isinstance(engine, str) else engine
     if own is not None and (isinstance(own, Engine) or not callable(own)):

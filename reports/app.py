@@ -140,7 +140,10 @@ def check(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="The engine under test. Default: the newest modelled SGLang.", rich_help_panel=TESTED, metavar="NAME"
+            help="The engine under test: a release such as sglang==0.5.18, which is installed on first use; "
+            "python:MODULE:CLASS; or a model of one. Default: the newest modelled SGLang.",
+            rich_help_panel=TESTED,
+            metavar="NAME",
         ),
     ] = None,
     engine_cmd: Annotated[
@@ -149,6 +152,14 @@ def check(
             help="An engine behind a driver of your own, by the command line that starts it (docs/engine-protocol.md).",
             rich_help_panel=TESTED,
             metavar="CMD",
+        ),
+    ] = None,
+    engine_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="The Python that has the engine, for --engine sglang or vllm without a release.",
+            rich_help_panel=TESTED,
+            metavar="PATH",
         ),
     ] = None,
     payload: Annotated[
@@ -299,6 +310,7 @@ def check(
         interval=interval,
         engine=engine,
         engine_cmd=engine_cmd,
+        engine_python=engine_python,
         engine_timeout=engine_timeout,
         payload=str(payload) if payload else None,
         guard=guard,
@@ -385,6 +397,32 @@ def conform(
             raise ConfigError(str(error)) from error
 
     raise typer.Exit(_answering(talk))
+
+
+@app.command("engines")
+def engines_command(
+    action: Annotated[str, typer.Argument(help="list, install or remove.", metavar="ACTION")] = "list",
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Releases such as sglang==0.5.18.", metavar="[NAME]...")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
+) -> None:
+    """List, install or remove the environments of real engines.
+
+    They are kept in the user's cache folder, or in the one that
+    MAMBA_REPLAY_CHECK_CACHE names. A check installs what it needs by itself.
+    """
+
+    def manage() -> int:
+        from ..engines.environments import EnvironmentProblem
+        from .engines_command import run
+
+        try:
+            return run(action, names or [], everything, _Screen(emoji=False))
+        except EnvironmentProblem as error:
+            raise ConfigError(str(error)) from error
+
+    raise typer.Exit(_answering(manage))
 
 
 def _answering(do: Callable[[], int]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from ..checker.cells import Cell
 from ..checker.geometry import Geometry, GeometryError
 from ..checker.grid import GridError, grid, parse_sizes
-from ..engines.catalog import COMMAND, NEWEST, EngineError, UnknownEngine, driver_command, find, is_external
+from ..engines.catalog import COMMAND, NEWEST, EngineError, UnknownEngine, check_external, find, is_external
 from ..kernels.footprint import available_bytes, cold_run_bytes
 from ..kernels.presets import PRESETS, Preset
 from ..scenarios.edges import default_prompts
@@ -48,6 +48,7 @@ class Choices:
     interval: str | None = None
     engine: str | None = None
     engine_cmd: str | None = None
+    engine_python: Path | None = None
     engine_timeout: float = 120.0
     payload: str | None = None
     guard: bool = False
@@ -152,9 +153,11 @@ def engine_of(choices: Choices) -> str:
     if is_external(engine):
         if choices.guard:
             raise ConfigError("--guard is a choice of the modelled engines; one in a process of its own has its rules")
-        driver_command(engine)
+        check_external(engine, choices.engine_python)
     else:
         find(engine, choices.guard)
+        if choices.engine_python is not None:
+            raise ConfigError(f"--engine-python is about --engine sglang or vllm; {engine} runs in this process")
         if choices.payload is not None:
             raise ConfigError(f"--payload is about engines in a process of their own; {engine} runs in this one")
     if not 0 < choices.engine_timeout < float("inf"):

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ..checker.cells import Cell, Run, UnderTest
-from ..checker.events import Event, Progress
+from ..checker.events import Event, Preparing
 from ..checker.geometry import Geometry
 from ..engines.base import Engine, EngineFailure
-from ..engines.catalog import driver_command, find, is_external
+from ..engines.catalog import EngineError, driver_command, find, is_external
 from ..kernels.collector import collector_paused
 from .config import Config, ConfigError
 from .reproduce import SEEDED
@@ -65,6 +65,7 @@ def prepare(
             versions() | its_versions,
             str(choices.tokenizer or ""),
             payload,
+            str(choices.engine_python or ""),
             settings=choices.source is not None,
         )
         work = Workload(config.cells, _streams(config), make, stack, choices.share)
@@ -83,8 +84,12 @@ def _external(
     from ..engines.external import Driver
     from ..kernels.stack import float_type
 
-    listen(Progress(f"starting {config.engine}", 0, 1))
-    driver = Driver(driver_command(config.engine), config.choices.engine_timeout)
+    try:
+        command = driver_command(config.engine, config.choices.engine_python, lambda line: listen(Preparing(line)))
+    except EngineError as error:
+        raise ConfigError(str(error)) from error
+    listen(Preparing(f"starting {config.engine}"))
+    driver = Driver(command, config.choices.engine_timeout)
     open_drivers.callback(driver.close)
     try:
         hello = driver.hello()
@@ -93,7 +98,6 @@ def _external(
     if payload not in hello.payloads:
         movable = ", ".join(hello.payloads)
         raise ConfigError(f"--payload {payload}: {hello.engine} cannot move that; use {movable}")
-    listen(Progress(f"starting {config.engine}", 1, 1))
     states = ModelStateBytes(config.preset.layers, float_type(config.choices.dtype))
 
     def make(cell: Cell) -> Engine:

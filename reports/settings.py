@@ -22,7 +22,19 @@ SIZES = ("chunk", "page", "dcp", "interval")
 LISTS = ("prompt",)
 FLAGS = ("guard", "no-share", "github", "strict")
 NUMBERS = ("seed", "engine-timeout")
-WORDS = ("engine", "engine-cmd", "payload", "model", "prompts", "tokenizer", "dtype", "device", "executor", "baseline")
+WORDS = (
+    "engine",
+    "engine-cmd",
+    "engine-python",
+    "payload",
+    "model",
+    "prompts",
+    "tokenizer",
+    "dtype",
+    "device",
+    "executor",
+    "baseline",
+)
 FILES = ("json", "table", "html", "junit", "sarif")
 MOST = 2**63
 """Python refuses to write very long whole numbers; nothing here needs one."""

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checker.cells import CellResult, Run, UnderTest
-from ..checker.events import Checked, Event
+from ..checker.events import Checked, Event, Preparing
 from ..checker.verdict import Kind
 from .findings import geometry, prompt
 from .identifiers import rule_of
@@ -63,6 +63,8 @@ class Terminal:
 
     def __init__(self, console: Console, *, table: bool = True, everything: bool = False, bars: bool = True) -> None:
         self._console = console
+        if not console.is_terminal:
+            console.width = FILE_WIDTH
         self._table = table
         self._shown = sys.maxsize if everything else FINDINGS_SHOWN
         self._progress = Progress(
@@ -97,6 +99,10 @@ class Terminal:
             self._found += event.result.verdict.kind.is_discrepancy
             description = f"cells, {self._found} discrepancies" if self._found else "cells"
             self._progress.update(self._cells, advance=1, description=description)
+        elif isinstance(event, Preparing):
+            self._progress.update(self._step, description=event.what, completed=0, total=None)
+            if self._progress.disable:
+                self._console.print(event.what, soft_wrap=True, markup=False, highlight=False)
         else:
             self._progress.update(self._step, description=event.what, completed=event.done, total=event.total)
 
@@ -119,7 +125,7 @@ class Terminal:
             self._console.print(table)
             return
         with self._console.capture() as captured:
-            self._console.print(table, width=FILE_WIDTH)
+            self._console.print(table)
         for line in captured.get().splitlines():
             self._console.print(Text(line.rstrip()), soft_wrap=True)
 

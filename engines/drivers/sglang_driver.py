@@ -97,7 +97,8 @@ class SGLang:
         args, model_config = release.configure(geometry)
         pool, allocator, tree = release.memory(geometry, call["tokens"], shapes, dtype)
         backend = release.backend(args, model_config, pool)
-        self.cache = Cache(model_config, pool, allocator, tree, backend, release.processor(), tensors, len(shapes))
+        processor = release.processor(tree)
+        self.cache = Cache(model_config, pool, allocator, tree, backend, processor, tensors, len(shapes))
         self._watch_inserts(self.cache)
 
     def match(self, call: wire.Call) -> dict[str, Any]:

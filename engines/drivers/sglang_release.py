@@ -31,8 +31,10 @@ def load() -> Release:
     operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-    # There is no device that memory could be pinned for.
+    # There is no device that memory could be pinned for, and some releases ask for it without looking.
     torch.Tensor.pin_memory = lambda self, *_, **__: self
+    tensor = torch.tensor
+    torch.tensor = lambda *values, pin_memory=False, **options: tensor(*values, **options)
     release = Release(importlib.metadata.version("sglang"))
     release.operators = operators
     return release
@@ -58,6 +60,7 @@ class Release:
         self.publish = first("server_args:set_global_server_args_for_scheduler")
         self.request_class = first("managers.schedule_batch:Req")
         self.batch_class = first("managers.schedule_batch:ScheduleBatch")
+        self.forward_class = first("model_executor.forward_batch_info:ForwardBatch")
         self.forward_mode = first("model_executor.forward_batch_info:ForwardMode")
         self.runner = first("model_executor.model_runner:ModelRunner")
         self.tree_class = first("mem_cache.unified_radix_cache:UnifiedRadixCache")
@@ -176,11 +179,13 @@ class Release:
         backend.conv_states_shape = pool.mamba2_layer_cache(0).conv[0].shape
         return backend
 
-    def processor(self) -> Any:
+    def processor(self, tree: Any) -> Any:
         """What the scheduler hands results to. Only the methods that keep book of snapshots are called."""
         name = "SchedulerBatchResultProcessor"
         cls = first(f"managers.scheduler_components.batch_result_processor:{name}")
-        return object.__new__(cls)
+        processor = object.__new__(cls)
+        object.__setattr__(processor, "tree_cache", tree)  # a frozen dataclass of far more than is needed here
+        return processor
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -258,21 +263,14 @@ class Release:
         import torch
 
         lens = torch.tensor(batch.extend_lens, dtype=torch.int32)
-        return SimpleNamespace(
-            forward_mode=self.forward_mode.EXTEND,
-            batch_size=len(batch.reqs),
-            _original_batch_size=None,
-            spec_info=None,
-            req_pool_indices=batch.req_pool_indices,
-            seq_lens=batch.seq_lens,
-            seq_lens_cpu=batch.seq_lens_cpu,
+        return self._forward(
+            batch,
+            self.forward_mode.EXTEND,
             extend_seq_lens=lens,
             extend_seq_lens_cpu=list(batch.extend_lens),
             extend_prefix_lens=torch.tensor(batch.prefix_lens, dtype=torch.int32),
             extend_prefix_lens_cpu=list(batch.prefix_lens),
             extend_start_loc=torch.cumsum(lens, 0, dtype=torch.int32) - lens,
-            mamba_track_indices=batch.mamba_track_indices,
-            mamba_track_mask=batch.mamba_track_mask,
             mamba_track_seqlens=batch.mamba_track_seqlens,
             mamba_cow_src_indices=batch.mamba_cow_src_indices,
             mamba_cow_dst_indices=batch.mamba_cow_dst_indices,
@@ -281,18 +279,26 @@ class Release:
 
     def decode_forward(self, batch: Any) -> Any:
         """What the attention backend is told of a decode step."""
-        return SimpleNamespace(
-            forward_mode=self.forward_mode.DECODE,
+        return self._forward(batch, self.forward_mode.DECODE)
+
+    def _forward(self, batch: Any, mode: Any, **fields: Any) -> Any:
+        forward = self.forward_class(
+            forward_mode=mode,
             batch_size=len(batch.reqs),
-            _original_batch_size=None,
-            spec_info=None,
+            input_ids=None,
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
-            seq_lens_cpu=batch.seq_lens_cpu,
-            mamba_track_indices=batch.mamba_track_indices,
-            mamba_track_mask=batch.mamba_track_mask,
-            mamba_track_seqlens=None,
+            out_cache_loc=batch.out_cache_loc,
+            seq_lens_sum=int(batch.seq_lens_cpu.sum()),
         )
+        fields |= {
+            "seq_lens_cpu": batch.seq_lens_cpu,
+            "mamba_track_indices": batch.mamba_track_indices,
+            "mamba_track_mask": batch.mamba_track_mask,
+        }
+        for name, value in fields.items():
+            setattr(forward, name, value)
+        return forward
 
     def copies_of(self, req: Any) -> Any:
         """The deferred copies of a request that was matched, as its first batch would collect them."""
