@@ -399,32 +399,6 @@ def conform(
     raise typer.Exit(_answering(talk))
 
 
-@app.command("engines")
-def engines_command(
-    action: Annotated[str, typer.Argument(help="list, install or remove.", metavar="ACTION")] = "list",
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Releases such as sglang==0.5.18.", metavar="[NAME]...")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
-) -> None:
-    """List, install or remove the environments of real engines.
-
-    They are kept in the user's cache folder, or in the one that
-    MAMBA_REPLAY_CHECK_CACHE names. A check installs what it needs by itself.
-    """
-
-    def manage() -> int:
-        from ..engines.environments import EnvironmentProblem
-        from .engines_command import run
-
-        try:
-            return run(action, names or [], everything, _Screen(emoji=False))
-        except EnvironmentProblem as error:
-            raise ConfigError(str(error)) from error
-
-    raise typer.Exit(_answering(manage))
-
-
 def _answering(do: Callable[[], int]) -> int:
     """The exit status of `do`; a mistake of the user's is said on one line, and so is why a run makes no baseline."""
     try:
