@@ -1,7 +1,7 @@
 """Environments of their own for real engine releases, made on first use and kept in the user's cache folder.
 
-A release pins torch, transformers and much else, so it never shares an interpreter with us or with another release. Each
-has a folder in the cache:
+A release pins torch, transformers and much else, so it never shares an interpreter with us or with another release.
+Each has a folder in the cache:
 
     sglang-0.5.17.lock        whoever makes or removes the environment holds this lock
     sglang-0.5.17/            the home of the release
@@ -10,8 +10,12 @@ has a folder in the cache:
 
 An environment cannot be made aside and moved into place, because its absolute path stands in its files. What makes it
 valid is the stamp: a home without one, with one of another recipe or with one whose Python is gone is removed and made
-again. The new name at every attempt is for an install whose parent was killed: its pip may live on for minutes, and must
-not write into the environment that is made after it.
+again. The new name at every attempt is for an install whose parent was killed: its pip may live on for minutes, and
+must not write into the environment that is made after it.
+
+Releases of one engine differ in little but the engine, so a further one begins with hard links to the packages of one
+that is there: pip then finds them installed, replaces the engine, and most of the time and of the disk is saved. pip
+and Python never write into an existing file, they put a new one in its place, so the two stay independent.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ _SPEC = re.compile(rf"([a-z][a-z0-9_-]*)==({_VERSION})")
 _MEANT = re.compile(rf"([a-z][a-z0-9_-]*?)[\s=@:~<>-]+v?({_VERSION})")
 
 _TORCH_CPU = ("--retries", "2", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
-"""Where torch has builds without CUDA, which are 2 GB smaller. Where that index is out of reach, pip takes the others."""
+"""Where torch has builds without CUDA, which are 2 GB smaller. Out of reach of that index, pip takes what there is."""
 
 
 class EnvironmentFailure(ValueError):
@@ -274,6 +278,23 @@ class Environments:
                 f"files in {self.folder} cannot be locked; {CACHE} can name another folder"
             ) from None
 
+    def _seed(self, release: Release, environment: Path) -> bool:
+        """Link the packages of another release of the engine into a bare environment; whether there was one."""
+        for version in self._versions(release.recipe):
+            other = Release(release.recipe, version)
+            python = self._ready(other)
+            if python is None:
+                continue
+            given = python.parent.parent
+            # Whatever fails here (other Python, other disk, being removed) only costs time: pip fetches everything.
+            with contextlib.suppress(EnvironmentFailure, OSError), self._lock(other, None):
+                packages = next(given.glob("lib/python*/site-packages"))
+                target = environment / packages.relative_to(given)
+                if target.is_dir():
+                    shutil.copytree(packages, target, copy_function=os.link, dirs_exist_ok=True)
+                    return True
+        return False
+
     def _make(self, release: Release, progress: Progress) -> Path:
         """A new environment. The lock is held. Whatever goes wrong, nothing is left behind unless we are killed."""
         home = self._home(release)
@@ -289,7 +310,10 @@ class Environments:
             _delete(home)
             environment = home / uuid.uuid4().hex[:8]
             home.mkdir(parents=True)
-            _run(release, [sys.executable, "-I", "-m", "venv", str(environment)], progress, what)
+            venv = [sys.executable, "-I", "-m", "venv", str(environment)]
+            _run(release, [*venv, "--without-pip"], progress, what)
+            if not self._seed(release, environment):
+                _run(release, [*venv, "--clear"], progress, what)
             pip = [str(_python(environment)), "-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]
             for command in release.recipe.commands(release.version):
                 # What is never imported needs no bytecode: half of the time, and a fifth of the size.
@@ -359,7 +383,8 @@ def _run(release: Release, command: list[str], progress: Progress, what: str) ->
         for line in child.stdout:
             if line := line.strip():
                 said.append(line)
-                progress(what, line)
+                if not line.startswith("WARNING"):
+                    progress(what, line)
         status = child.wait()
     finally:
         if child.poll() is None:

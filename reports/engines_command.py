@@ -1,4 +1,4 @@
-"""`mamba-replay-check engines`: the environments of real engine releases, listed, made ahead of a check, and removed."""
+"""`mamba-replay-check engines`: environments of real engine releases, listed, made ahead of a check, and removed."""
 
 from __future__ import annotations
 
