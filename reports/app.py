@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
+from . import engines_command
 from .baseline import BaselineError
 from .config import Choices, Config, ConfigError, engine_of, load
+from .errors import say as _say
 from .files import DocumentError, OutputError, read_document
 from .outputs import Outputs
 from .settings import SettingsError, read_settings
@@ -27,6 +28,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"max_content_width": 100},
 )
+
+app.add_typer(engines_command.app, name="engines")
 
 _UsageError = typer.BadParameter.__base__
 """What typer raises for a command line that it cannot read. It has the class from click, or has made it its own."""
@@ -417,12 +420,6 @@ class _Screen(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(message: str) -> None:
-    """An error, on one line."""
-    line = Text.assemble(("error: ", "bold red"), " ".join(message.split()))
-    Console(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
 def _run(config: Config, quiet: bool, verbose: bool) -> int:
