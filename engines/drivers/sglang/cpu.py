@@ -13,6 +13,7 @@ def prepare() -> None:
     """Call once, before the first import of sglang."""
     # The allocator and the decode tracking copy with Triton kernels and have no other path: interpret them.
     os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     _define_torchvision_operators()

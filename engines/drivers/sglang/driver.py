@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import releases
 import sglang
@@ -107,6 +106,16 @@ class Intermediates:
         return torch.stack([self._rows(int(index)) for index in indices])
 
 
+class Unheard:
+    """Stands where the scheduler tells the world what it did: streams, metrics. It keeps two counters there."""
+
+    num_generated_tokens = 0
+    forward_ct_decode = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: ()
+
+
 class Cache:
     """One empty SGLang cache, and all that the scheduler holds around it."""
 
@@ -121,6 +130,7 @@ class Cache:
             is_encoder_decoder=False,
             is_multimodal=False,
             think_end_ids=None,
+            self_opened_think_start_ids=None,
             context_len=tokens + MOST_DECODED,
         )
         server_args = ServerArgs(
@@ -133,8 +143,7 @@ class Cache:
             attention_backend="torch_native",
             device="cpu",
         )
-        # SGLang asks the model's config for the kernel's chunk, and would read the config from a checkpoint.
-        server_args.model_config = self.model_config
+        releases.give_model_config(server_args, self.model_config)
         set_global_server_args_for_scheduler(server_args)
 
         recurrent_layers = list(range(self.layout.layer_count))
@@ -215,13 +224,12 @@ class Cache:
             decode_offload_manager=None,
             draft_worker=None,
             model_worker=None,
-            # Where the scheduler tells the world what it did; no one listens.
-            metrics_collector=MagicMock(),
-            metrics_reporter=MagicMock(),
-            logprob_result_processor=MagicMock(),
-            output_streamer=MagicMock(),
-            beam_coordinator=MagicMock(),
-            abort_request=MagicMock(),
+            metrics_collector=Unheard(),
+            metrics_reporter=Unheard(),
+            logprob_result_processor=Unheard(),
+            output_streamer=Unheard(),
+            beam_coordinator=Unheard(),
+            abort_request=Unheard(),
         )
 
     @property
@@ -234,7 +242,7 @@ class SGLangDriver(wire.Driver):
     """The driver. `open` makes everything anew, so a cell that SGLang stopped leaves nothing behind."""
 
     def __init__(self) -> None:
-        self._cache: Cache | None = None
+        self._opened: Cache | None = None
         self._parallel = releases.parallel_as(1)
         self._live: dict[int, Live] = {}
         self._claims: dict[int, int] = {}
@@ -257,11 +265,18 @@ class SGLangDriver(wire.Driver):
         dtype: str | None,
         layers: Sequence[wire.Layer],
     ) -> None:
+        self._opened = None
         self._parallel.close()
         self._parallel = releases.parallel_as(geometry.dcp)
         self._live, self._claims, self._next_number = {}, {}, 0
-        self._cache = Cache(geometry, tokens, layers)
-        self._watch_donations(self._cache.tree)
+        self._opened = Cache(geometry, tokens, layers)
+        self._watch_donations(self._opened.tree)
+
+    @property
+    def _cache(self) -> Cache:
+        if self._opened is None:
+            raise RuntimeError("no cache is open: the last `open` failed, or there was none")
+        return self._opened
 
     def match(self, tokens: list[int]) -> wire.Match:
         cache = self._cache

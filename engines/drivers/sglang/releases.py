@@ -1,4 +1,4 @@
-"""Where SGLang's releases differ in name: fields that moved, methods that were renamed. Found by looking, not by number.
+"""Where SGLang's releases differ in name: fields that moved, methods that were renamed. Told apart by looking at them.
 
 What a release DECIDES is never here: that is its own code, which driver.py calls.
 """
@@ -11,6 +11,12 @@ from typing import Any
 
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.runtime_context import get_parallel
+
+
+def give_model_config(server_args: Any, config: Any) -> None:
+    """SGLang asks the model's config for the kernel's chunk, and would read it from a checkpoint; both memos of it."""
+    server_args.model_config = config
+    server_args._model_config = config
 
 
 def holder_of(req: Req) -> Any:
@@ -44,23 +50,10 @@ def lock_match(tree: Any, req: Req) -> None:
 
 def parallel_as(dcp: int) -> ExitStack:
     """The process as rank 0 of a server with `dcp` context-parallel ranks. No process groups are made."""
-    values = {
-        "dcp_size": dcp,
-        "dcp_rank": 0,
-        "dcp_enabled": dcp > 1,
-        "attn_dcp_size": dcp,
-        "attn_dcp_rank": 0,
-        "tp_size": dcp,
-        "tp_rank": 0,
-        "pp_size": 1,
-        "pp_rank": 0,
-        "attn_tp_size": dcp,
-        "attn_tp_rank": 0,
-        "attn_cp_size": 1,
-        "attn_cp_rank": 0,
-        "attn_dp_size": 1,
-        "attn_dp_rank": 0,
-    }
+    wide = ("tp_size", "attn_tp_size", "moe_tp_size", "dcp_size", "attn_dcp_size")
+    single = ("pp_size", "attn_cp_size", "attn_dp_size", "moe_ep_size", "moe_dp_size")
+    ranks = (name.replace("_size", "_rank") for name in wide + single)
+    values = {**dict.fromkeys(wide, dcp), **dict.fromkeys(single, 1), **dict.fromkeys(ranks, 0), "dcp_enabled": dcp > 1}
     stack = ExitStack()
     stack.enter_context(get_parallel().override(**values))
     return stack
