@@ -25,9 +25,13 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Something is done before the check that may take long and has no steps, such as installing an engine."""
+    """Something is done before the check that may take long, such as installing an engine.
+
+    detail: the last that was heard of it.
+    """
 
     what: str
+    detail: str = ""
 
 
 Event = Progress | Preparing | Checked

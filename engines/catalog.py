@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import shutil
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines.base import Engine
-from mamba_replay_check.engines.environments import DRIVERS, ENGINES, EnvironmentProblem, Say, ensure, parse
+from mamba_replay_check.engines.environments import RECIPES, EnvironmentFailure, Environments, Progress, ensure
 from mamba_replay_check.engines.sglang_model import SGLangModel
 from mamba_replay_check.engines.sglang_rules import RELEASES, Rules
 
@@ -46,6 +47,9 @@ NEWEST = f"model:sglang-{RELEASES[-1].release}"
 COMMAND = "cmd:"
 """A name `cmd:COMMAND` is an engine behind a driver that this command line starts (`--engine-cmd`)."""
 
+DRIVERS = Path(__file__).with_name("drivers")
+"""The drivers of real engines, each a folder of scripts that the engine's own Python runs."""
+
 OWN = "python:"
 """A name `python:MODULE:CLASS` is a subclass of `Engine` of the user's, made with a Geometry alone."""
 
@@ -76,7 +80,12 @@ def _own(name: str) -> Callable[[Geometry], Engine]:
 
 def is_external(name: str) -> bool:
     """Does this engine run in a process of its own?"""
-    return name.startswith(COMMAND) or name.partition("==")[0] in ENGINES
+    return name.startswith(COMMAND) or bool(_real(name))
+
+
+def _real(name: str) -> str:
+    """The engine of a name such as sglang==0.5.18 or sglang, "" if it is none of these."""
+    return next((r.engine for r in RECIPES if re.match(rf"{r.engine}(?![a-z0-9_-])", name)), "")
 
 
 def check_external(name: str, python: Path | None) -> None:
@@ -86,31 +95,35 @@ def check_external(name: str, python: Path | None) -> None:
         if python is not None:
             raise EngineError("--engine-python is about --engine sglang or vllm; a driver's command names its own")
         return
-    try:
-        engine, release = parse(name)
-    except EnvironmentProblem as error:
-        raise EngineError(str(error)) from None
-    if python is not None and release:
-        raise EngineError(f"--engine-python holds a release of its own: write --engine {engine.name}, not {name}")
+    engine = _real(name)
+    if name != engine:
+        try:
+            Environments.in_cache().find(name)
+        except EnvironmentFailure as error:
+            raise EngineError(str(error)) from None
+        if python is not None:
+            raise EngineError(f"--engine-python holds a release of its own: write --engine {engine}, not {name}")
     if python is not None and shutil.which(python) is None:
         raise EngineError(f"--engine-python {python}: there is no such program")
 
 
-def driver_command(name: str, python: Path | None = None, say: Say = lambda line: None) -> list[str]:
+def driver_command(name: str, python: Path | None = None, progress: Progress = lambda step, line: None) -> list[str]:
     """What to start for an external engine; a named release is installed first, if it is not yet.
 
-    python: the interpreter that has the engine, by default the one that runs this. say: told what is being installed.
-    Raises EngineError.
+    python: the interpreter that has the engine, by default the one that runs this. progress: told what is being
+    installed. Raises EngineError.
     """
     check_external(name, python)
     if name.startswith(COMMAND):
         return _words(name)
-    engine, release = parse(name)
-    try:
-        interpreter = str(ensure(engine.recipe(release), say) if release else python or sys.executable)
-    except EnvironmentProblem as error:
-        raise EngineError(str(error)) from None
-    return [interpreter, str(DRIVERS / engine.script)]
+    engine = _real(name)
+    interpreter = python or sys.executable
+    if name != engine:
+        try:
+            interpreter = ensure(name, progress)
+        except EnvironmentFailure as error:
+            raise EngineError(str(error)) from None
+    return [str(interpreter), str(DRIVERS / engine)]
 
 
 def _words(name: str) -> list[str]:
@@ -127,7 +140,7 @@ def _words(name: str) -> list[str]:
 
 def available() -> list[str]:
     """Every name that there is, oldest release first; other releases of real engines can be named, too."""
-    return [*_MAKERS, *(f"{engine.name}=={release}" for engine in ENGINES.values() for release in engine.tried)]
+    return [*_MAKERS, *(f"{recipe.engine}=={release}" for recipe in RECIPES for release in recipe.tried)]
 
 
 def find(name: str, guard: bool = False) -> Callable[[Geometry], Engine]:

@@ -85,7 +85,7 @@ def _external(
     from ..kernels.stack import float_type
 
     try:
-        command = driver_command(config.engine, config.choices.engine_python, lambda line: listen(Preparing(line)))
+        command = driver_command(config.engine, config.choices.engine_python, lambda *said: listen(Preparing(*said)))
     except EngineError as error:
         raise ConfigError(str(error)) from error
     listen(Preparing(f"starting {config.engine}"))

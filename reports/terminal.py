@@ -82,6 +82,7 @@ class Terminal:
         self._cells = None
         self._step = None
         self._found = 0
+        self._prepared = ""
 
     def start(self, cells: int) -> None:
         """Show the bars. Call `stop` whatever happens."""
@@ -100,9 +101,11 @@ class Terminal:
             description = f"cells, {self._found} discrepancies" if self._found else "cells"
             self._progress.update(self._cells, advance=1, description=description)
         elif isinstance(event, Preparing):
-            self._progress.update(self._step, description=event.what, completed=0, total=None)
-            if self._progress.disable:
+            shown = f"{event.what} {event.detail[:40]}" if event.detail else event.what
+            self._progress.update(self._step, description=escape(shown), completed=0, total=None)
+            if self._progress.disable and event.what != self._prepared:
                 self._console.print(event.what, soft_wrap=True, markup=False, highlight=False)
+            self._prepared = event.what
         else:
             self._progress.update(self._step, description=event.what, completed=event.done, total=event.total)
 
