@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 SEED = 0
 HIDDEN, VOCAB, LAYERS, EXPERTS, INNER = 128, 512, 4, 4, 64
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
-KEY_HEADS, VALUE_HEADS, LINEAR_DIM, KERNEL = 2, 4, 128, 4
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
+KEY_HEADS, VALUE_HEADS, LINEAR_DIM, KERNEL = 1, 1, 128, 4
 
 CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
@@ -43,7 +43,7 @@ CONFIG = {
     "moe_intermediate_size": INNER,
     "shared_expert_intermediate_size": INNER,
     "num_experts": EXPERTS,
-    "num_experts_per_tok": 2,
+    "num_experts_per_tok": EXPERTS,
     "norm_topk_prob": True,
     "full_attention_interval": 4,
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
