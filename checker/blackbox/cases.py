@@ -16,12 +16,16 @@ TAIL = 64
 """Tokens of a prompt that no donor has: the next turn, or what tells siblings apart."""
 
 
+class CaseError(ValueError):
+    """A case that cannot be read; the message says what is accepted."""
+
+
 class History(StrEnum):
     """How the resuming prompt is related to its donors."""
 
     RESEND = "resend"
     """The same prompt again."""
-    TURN = "next turn"
+    TURN = "turn"
     """The donor's prompt, and TAIL tokens more."""
     SIBLING = "sibling"
     """A prompt that shares all but the last TAIL tokens with each donor."""
@@ -50,7 +54,24 @@ class Case:
         return min(self.shared, self.target_length - 1)
 
     def __str__(self) -> str:
-        return f"{self.history} {self.length}"
+        """As `parse` reads it: `resend:3000`."""
+        return f"{self.history}:{self.length}"
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """The case that `text` writes. Raises CaseError."""
+        history, _, length = text.partition(":")
+        try:
+            case = cls(History(history), int(length) if len(length) < 9 else 0)
+        except ValueError:
+            case = None
+        if case is None or case.shared < 1 or length.strip() != length:
+            kinds = ", ".join(f"{each}:3000" for each in History)
+            raise CaseError(
+                f"--case {text!r:.80} cannot be read: give a history and the donor's tokens, as {kinds} (a sibling has more "
+                f"than {TAIL})"
+            )
+        return case
 
 
 class Stream:

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...engines.server.base import Server
+from ...engines.server.base import NoCounts, Server
 from ...engines.server.http import ServerError
-from .cases import Case, Stream, plan
+from .cases import Case, History, Stream, plan
 from .judge import CaseResult, judge
 from .measure import Effort, measure
-from .probe import probe
+from .probe import LADDER, probe
 from .verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What will be asked. grid: the server reuses multiples of this many tokens; None: it was not seen to reuse any."""
+    """What will be asked. grid: the server reuses multiples of this many tokens; None: nobody knows."""
 
     cases: tuple[Case, ...]
     grid: int | None
-    told: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """What is being done now, for a progress bar."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +28,6 @@ class Checked:
     """One case is done."""
 
     result: CaseResult
-
-
-Event = Planned | Doing | Checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,7 @@ class Asked:
     seed: int = 0
     vocab: int = 256
     grid: int | None = None
-    cases: Sequence[Case] = ()
+    cases: tuple[Case, ...] = ()
     most: int = 8192
     effort: Effort = Effort()
 
@@ -61,21 +50,32 @@ class Asked:
 def check(server: Server, asked: Asked, tick: Callable[[str], None] = lambda _: None) -> Iterator[Planned | Checked]:
     """Plan, then measure and judge case by case. What the server does wrong ends a case, not the check.
 
-    Raises ServerError where the plan itself cannot be made.
+    Raises NoCounts: without its counts nothing can be said of any case.
     """
     stream = Stream(asked.seed, asked.vocab)
-    grid, least, cases = asked.grid, 1, tuple(asked.cases)
+    most = min(asked.most, server.longest or asked.most)
+    grid, least, cases = asked.grid, 1, asked.cases
     if grid is None and not cases:
-        if found := probe(server, stream, asked.effort, asked.most // 2, tick):
-            grid, least = found.block, found.least
+        try:
+            if found := probe(server, stream, asked.effort, most // 2, tick):
+                grid, least = found.block, found.least
+        except NoCounts:
+            raise
+        except ServerError as error:
+            failed = Case(History.RESEND, LADDER[0])
+            yield Planned((failed,), None)
+            yield Checked(CaseResult(failed, Verdict(Outcome.FAILURE, f"while it was probed: {error}")))
+            return
     if not cases:
         # Without any reuse one ordinary prompt says so in the report, and proves nothing.
-        cases = tuple(plan(grid or 64, least, asked.most))
+        cases = tuple(plan(grid or 64, least, most))
         cases = cases if grid else cases[:1]
-    yield Planned(cases, grid, asked.grid is not None)
+    yield Planned(cases, grid)
     for case in cases:
         try:
             result = judge(measure(server, case, stream, asked.effort, lambda text: tick(f"{case}: {text}")), grid)
+        except NoCounts:
+            raise  # no other case will fare better
         except ServerError as error:
             result = CaseResult(case, Verdict(Outcome.FAILURE, str(error)))
         yield Checked(result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -70,16 +70,14 @@ def judge(measured: Measurement, grid: int | None) -> CaseResult:
         return CaseResult(case, Verdict(Outcome.VACUOUS, what), history, measured.boundary)
 
     reference = _reference(measured)
-    noise = _noise(measured, reference)
+    controls = [max(d.nats for d in _differences(points, reference)) for points in measured.controls.values()]
+    control = min(controls, default=None)
+    noise = _noise(measured, reference, control)
     alone = _differences(warm, reference)
     loaded = _differences([p for p in measured.loaded[0] if p.cached] if measured.loaded else [], reference)
     limit, load_limit = noise.limit(len(alone)), noise.limit(len(alone) + len(loaded), with_load=True)
-    controls = [max(d.nats for d in _differences(points, reference)) for points in measured.controls.values()]
-    control = min(controls, default=None)
     verdict = _verdict(measured, alone, loaded, noise, limit, load_limit, control, expected)
-    return CaseResult(
-        case, verdict, history, measured.boundary, alone, loaded, noise, limit, load_limit, control
-    )
+    return CaseResult(case, verdict, history, measured.boundary, alone, loaded, noise, limit, load_limit, control)
 
 
 def _verdict(
@@ -92,43 +90,59 @@ def _verdict(
     control: float | None,
     expected: int,
 ) -> Verdict:
-    notes = []
-    if len(measured.history) > 1 and not measured.history[0]:
-        notes.append(f"reuse began with request {1 + next((n for n, c in enumerate(measured.history) if c), len(measured.history))}")
-    if noise.load and max(noise.load) > limit:
-        notes.append(f"batching alone moves cold runs by up to {max(noise.load):.2g} nats")
-    if any(not point.cached for point in measured.warm):
-        notes.append("some requests for log-probabilities reused nothing")
+    notes = tuple(_notes(measured, noise, limit))
     worst = max(alone, key=lambda each: each.nats)
     if worst.nats > load_limit:
-        return Verdict(Outcome.DIFFERS, _told(alone, load_limit, measured), tuple(notes))
+        return Verdict(Outcome.DIFFERS, _told(alone, load_limit), notes)
+    busy = max(loaded, key=lambda each: each.nats, default=worst)
+    if busy.nats > load_limit:
+        return Verdict(Outcome.UNDER_LOAD, f"right alone, but with others in flight {_told(loaded, load_limit)}", notes)
     if worst.nats > limit:
-        notes.append(f"alone it differs by up to {worst.nats:.2g} nats, and cold runs do as much under load: scheduling explains it")
-    busy = max(loaded, key=lambda each: each.nats, default=None)
-    if busy and busy.nats > load_limit:
-        return Verdict(Outcome.UNDER_LOAD, f"alone it is right; with others in flight {_told(loaded, load_limit, measured)}", tuple(notes))
+        notes += (
+            f"alone it differs by up to {worst.nats:.2g} nats; load moves cold runs as far, so scheduling explains it",
+        )
     if control is not None and control <= load_limit:
-        why = "cold runs differ as much among themselves" if noise.load_floor * 2 >= control else "log-probabilities hardly depend on the prompt"
-        return Verdict(Outcome.INSENSITIVE, f"a real change of 64 tokens moves log-probabilities by {control:.2g} nats only, within the limit of {load_limit:.2g}: {why}", tuple(notes))
+        why = "cold runs differ as much" if noise.load_floor else "log-probabilities hardly depend on the prompt"
+        reason = f"a real change of the prompt moves them by {control:.2g} nats only, limit {load_limit:.2g}: {why}"
+        return Verdict(Outcome.INSENSITIVE, reason, notes)
     if measured.boundary < expected:
-        return Verdict(Outcome.REUSE_LOST, f"right, but {measured.boundary} tokens were reused where {expected} could be", tuple(notes))
-    return Verdict(Outcome.OK, notes=tuple(notes))
+        reason = f"right, but {measured.boundary} tokens were reused where {expected} could be"
+        return Verdict(Outcome.REUSE_LOST, reason, notes)
+    return Verdict(Outcome.OK, notes=notes)
 
 
-def _told(differences: Iterable[Difference], limit: float, measured: Measurement) -> str:
+def _notes(measured: Measurement, noise: Noise, limit: float) -> Iterable[str]:
+    """What a reader should know beside the verdict."""
+    first = next((number for number, cached in enumerate(measured.history, 1) if cached), len(measured.history) + 1)
+    if first > 2:
+        yield f"the server kept nothing at first sight: reuse began with request {first}"
+    if noise.load and max(noise.load) > limit:
+        yield f"batching moves cold runs by up to {max(noise.load):.2g} nats, beyond the limit of requests alone"
+    if noise.set_aside:
+        yield (
+            f"decoding and prefill of the same cold prompt differ by up to {max(noise.set_aside):.2g} nats, as much as "
+            "a real change of the prompt: that is no rounding, and was not taken for noise"
+        )
+    if any(not point.cached for point in measured.warm):
+        yield "some of the requests for log-probabilities reused nothing"
+
+
+def _told(differences: Sequence[Difference], limit: float) -> str:
+    """The worst position, and how far the damage reaches."""
     wrong = [each for each in differences if each.nats > limit]
     worst = max(wrong, key=lambda each: each.nats)
-    size = "is no number" if math.isinf(worst.nats) else f"is off by {worst.nats:.2g} nats ({worst.nats / limit:.0f} times the limit)"
+    times = f"{worst.nats / limit:.0f} times the limit"
+    size = "is no number" if math.isinf(worst.nats) else f"is off by {worst.nats:.2g} nats ({times})"
     return (
-        f"resumed at {worst.cached}, the log-probability of token {worst.position} {size}; "
-        f"{len(wrong)} of {len(list(differences))} positions are wrong, from {min(d.position for d in wrong)} to {max(d.position for d in wrong)}"
+        f"token {worst.position}'s log-probability, resumed at {worst.cached}, {size}; "
+        f"wrong at {len(wrong)} of {len(differences)} positions looked at, {wrong[0].position} to {wrong[-1].position}"
     )
 
 
 def _reference(measured: Measurement) -> dict[int, float]:
     """Per position the median of all cold runs of it, each alone."""
     found = defaultdict(list)
-    for point in (*(p for run in measured.cold for p in run),):
+    for point in (point for run in measured.cold for point in run):
         found[point.position].append(point.logprob)
     return {position: median(values) for position, values in found.items()}
 
@@ -146,15 +160,14 @@ def _differences(points: Iterable[Point], reference: dict[int, float]) -> tuple[
     return tuple(worst[position] for position in sorted(worst))
 
 
-def _noise(measured: Measurement, reference: dict[int, float]) -> Noise:
-    alone = {
-        "repeats": tuple(d for run in measured.cold for d in _apart(run, measured.cold[0])) if len(measured.cold) > 1 else (),
-        "shapes": tuple(d.nats for d in _differences(measured.shapes, reference)),
-        "decoding": tuple(abs(one - other) for one, other in measured.decoding),
-    }
+def _noise(measured: Measurement, reference: dict[int, float], control: float | None) -> Noise:
+    """Decoding runs through other code than prefill does. Where only these two differ, and as much as by a real change of
+    the prompt, one of them is wrong. It would hide what is looked for, so it is set aside and named."""
+    first, *others = measured.cold
+    repeats = tuple(abs(b.logprob - a.logprob) for run in others for a, b in zip(first, run, strict=True))
+    shapes = tuple(each.nats for each in _differences(measured.shapes, reference))
+    decoding = tuple(abs(one - other) for one, other in measured.decoding)
     load = tuple(d.nats for d in _differences(measured.loaded[1], reference)) if measured.loaded else ()
-    return Noise(alone, load, max(abs(each) for each in reference.values()))
-
-
-def _apart(run: tuple[Point, ...], first: tuple[Point, ...]) -> list[float]:
-    return [] if run is first else [abs(one.logprob - other.logprob) for one, other in zip(run, first, strict=True)]
+    wrong = control is not None and max((*repeats, *shapes, *load)) < control <= max(decoding)
+    alone = {"repeats": repeats, "shapes": shapes, "decoding": () if wrong else decoding}
+    return Noise(alone, load, decoding if wrong else (), max(abs(each) for each in reference.values()))

@@ -39,6 +39,8 @@ class Noise:
     """repeats, shapes, decoding: one request at a time."""
     load: tuple[float, ...] = ()
     """Under load against alone."""
+    set_aside: tuple[float, ...] = ()
+    """Decoding against prefill, where that cannot be rounding."""
     largest_logprob: float = 1.0
 
     @property
@@ -54,7 +56,8 @@ class Noise:
     def limit(self, compared: int, with_load: bool = False) -> float:
         """The largest difference that rounding can make, where `compared` positions are held against each other."""
         kinds = [*self.alone.values(), *([self.load] if with_load else [])]
-        normal = max((_rms(each) * quantile(len(each), FALSE_ALARM / max(1, compared)) for each in kinds if each), default=0)
+        chance = FALSE_ALARM / max(1, compared)
+        normal = max((_rms(each) * quantile(len(each), chance) for each in kinds if each), default=0.0)
         twice = 2 * (self.load_floor if with_load else self.floor)
         return max(normal, twice, RESOLUTION * self.largest_logprob)
 

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from .http import Http, ServerError
 
 
+class NoCounts(ServerError):
+    """The server keeps its number of cached tokens to itself, so nothing can be checked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One log-probability, and how it came about.
@@ -41,8 +45,9 @@ class Server(ABC):
     kind: str
     """`vllm` or `sglang`."""
 
-    def __init__(self, http: Http, model: str, version: str) -> None:
-        self.http, self.model, self.version = http, model, version
+    def __init__(self, http: Http, model: str, version: str, longest: int | None) -> None:
+        """longest: the model's context in tokens, if the server tells it."""
+        self.http, self.model, self.version, self.longest = http, model, version, longest
 
     @abstractmethod
     def ends(self, boundary: int, behind: Sequence[int], longest: int) -> list[int]:

@@ -41,14 +41,15 @@ def _connect(http: Http, kind: str, model: str | None) -> Server:
         info = _answer(http, "/model_info") or _answer(http, "/get_model_info")
         if info is not None or kind == "sglang":
             more = _answer(http, "/server_info") or _answer(http, "/get_server_info") or {}
-            return SGLang(http, model or str((info or {}).get("model_path", "")), str(more.get("version", "unknown")))
+            name = model or str((info or {}).get("model_path", ""))
+            return SGLang(http, name, str(more.get("version", "unknown")), _longest(listed))
     version = _answer(http, "/version")
     if version is None and kind == "auto":
         raise Unusable(
             f"{http.url} answers neither as SGLang (/model_info) nor as vLLM (/version): say which it is with --kind, "
             "if it speaks like one of them"
         )
-    return Vllm(http, model or _served(http, listed), str((version or {}).get("version", "unknown")))
+    return Vllm(http, model or _served(http, listed), str((version or {}).get("version", "unknown")), _longest(listed))
 
 
 def _answer(http: Http, path: str) -> dict | None:
@@ -66,3 +67,9 @@ def _served(http: Http, listed: dict | None) -> str:
     with suppress(KeyError, IndexError, TypeError):
         return str(listed["data"][0]["id"])
     raise Unusable(f"{http.url} names no model in /v1/models: say which with --model")
+
+
+def _longest(listed: dict | None) -> int | None:
+    with suppress(KeyError, IndexError, TypeError, ValueError):
+        return int(listed["data"][0]["max_model_len"])
+    return None

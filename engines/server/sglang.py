@@ -79,7 +79,9 @@ class SGLang(Server):
         for position, each in enumerate(listed[1:], start + 1):
             logprob, token = _pair(each)
             if token != tokens[position]:
-                raise ServerError(f"input_token_logprobs has token {token} at {position}, the prompt {tokens[position]}")
+                raise ServerError(
+                    f"input_token_logprobs has token {token} at {position}, the prompt {tokens[position]}"
+                )
             points.append(Point(len(tokens), position, cached, logprob))
         return points
 

@@ -19,17 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .base import Point, Server, count, number
+from .base import NoCounts, Point, Server, count, number
 from .http import Refused, ServerError
 
 NO_COUNTS = (
     "the server does not say how many tokens it reused: start vLLM with --enable-prompt-tokens-details "
     "(and without --no-enable-prefix-caching)"
 )
-
-
-class NoCounts(ServerError):
-    """The server keeps its number of cached tokens to itself, so nothing can be checked."""
 
 
 class Vllm(Server):
@@ -78,7 +74,13 @@ class Vllm(Server):
 
     def _serve(self, tokens: Sequence[int], space: str, steps: int = 1, **more: Any) -> tuple[dict[str, Any], int]:
         """The answer's only choice, and the number of cached tokens."""
-        body = {"model": self.model, "prompt": list(tokens), "max_tokens": steps, "temperature": 0.0, "ignore_eos": True}
+        body = {
+            "model": self.model,
+            "prompt": list(tokens),
+            "max_tokens": steps,
+            "temperature": 0.0,
+            "ignore_eos": True,
+        }
         body |= more | ({"cache_salt": space} if space else {})
         answer = self.http.post("/v1/completions", body)
         try:

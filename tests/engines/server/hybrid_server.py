@@ -32,7 +32,7 @@ class Faults:
     only_busy:         the fault `deeper` or `shallower` strikes only hits that are served while other requests are.
     never:             no prefix is ever kept.
     late:              a prompt is kept when it was seen so many times before.
-    not_behind:        no prefix is found for prompts that end at least so many tokens behind a block: less reuse than the grid allows.
+    not_behind:        nothing is found for prompts that end at least so many tokens behind a block.
     noise:             standard deviation of what is added to every logit, differently each time.
     busy_noise:        the same, while other requests are served.
     wrong_decode:      decoding forgets what the state holds.
@@ -163,6 +163,7 @@ class Engine:
                 if self.faults.wrong_decode:
                     carry = Carry(np.zeros_like(carry.state), carry.keys, carry.values)
                 last, carry, _ = self.model.run([generated[-1][0]], carry)
+                last = self._disturbed(last, busy)
         return Answer(cached, logprobs, generated)
 
     def _match(self, tokens: list[int], space: str, cap: int) -> tuple[int, Carry]:
@@ -182,7 +183,7 @@ class Engine:
         moved = self.faults.deeper - self.faults.shallower
         for depth, state in states.items():
             if moved and not self.faults.only_busy and 0 <= depth + moved <= len(tokens):
-                state = self._state(tokens[: depth + moved])
+                state = states[depth + moved] if depth + moved in states else self._state(tokens[: depth + moved])
             self.cache.setdefault(
                 (space, tuple(tokens[:depth])), Carry(state, carry.keys[:depth], carry.values[:depth])
             )
