@@ -333,8 +333,8 @@ def server(
     case: Annotated[
         list[str] | None,
         typer.Option(
-            help="resend:3000, turn:3000 or sibling:3000: how the prompt is related to its donor, and the donor's tokens. "
-            "Repeatable. Default: cases around the edges of the server's grid.",
+            help="resend:3000, turn:3000 or sibling:3000: how the prompt is related to its donor, and the donor's "
+            "tokens. Repeatable. Default: cases around the edges of the server's grid.",
             metavar="CASE",
         ),
     ] = None,

@@ -35,7 +35,7 @@ _COLUMNS = 40
 
 @dataclass(slots=True)
 class ServerRun:
-    """Everything that a check of a server found. `url` is as the user wrote it; grid: in tokens, None if nobody knows."""
+    """What a check of a server found. url: as the user wrote it; grid: in tokens, None if nobody knows."""
 
     url: str
     server: Server
@@ -133,7 +133,7 @@ def picture(result: CaseResult) -> list[str]:
         return min(_COLUMNS, round(_COLUMNS * math.log(nats / low) / math.log(top / low)))
 
     floor, limit = column(result.noise.floor), column(result.load_limit)
-    lines = ["behind   token     nats  0 on a logarithmic axis; : noise floor, | limit"]
+    lines = ["behind   token     nats  on a logarithmic axis; : noise floor, | limit"]
     for position in shown:
         # Under load where that is worse: the bar shows the worst that was seen.
         nats, busy = alone[position], loaded.get(position, 0.0)

@@ -68,20 +68,20 @@ class Case:
         if case is None or case.shared < 1 or length.strip() != length:
             kinds = ", ".join(f"{each}:3000" for each in History)
             raise CaseError(
-                f"--case {text!r:.80} cannot be read: give a history and the donor's tokens, as {kinds} (a sibling has more "
-                f"than {TAIL})"
+                f"--case {text!r:.80} cannot be read: give a history and the donor's tokens, as {kinds} "
+                f"(more than {TAIL} for a sibling)"
             )
         return case
 
 
 class Stream:
-    """Seeded tokens in a vocabulary of `vocab`: prompts are its prefixes, donors of a sibling part from it at the end."""
+    """Seeded tokens in a vocabulary of `vocab`: a stream per case, from which a sibling's donors part at the end."""
 
     def __init__(self, seed: int, vocab: int) -> None:
         self._seed, self._vocab = seed, vocab
 
     def tokens(self, case: Case, more: int) -> list[int]:
-        """The resuming prompt of the case, continued by `more` tokens. Each case has a stream of its own."""
+        """The resuming prompt of the case, continued by `more` tokens."""
         return self._draw((*self._key(case), 0), case.target_length + more)
 
     def donors(self, case: Case) -> Iterator[list[int]]:
@@ -105,8 +105,8 @@ def plan(block: int, least: int, most: int) -> list[Case]:
     least: no shorter prompt was seen to be reused (1 if none was tried).
     most:  no prompt may be longer.
     """
-    # Two blocks at least: a state that stands wrong by a block still has something to stand on.
-    base = block * max(2, math.ceil(least / block))
+    # Two blocks at least, and two kernel chunks: a state that stands wrong by one still has something to stand on.
+    base = block * math.ceil(max(2 * block, 2 * TAIL, least) / block)
     wanted = [
         Case(History.RESEND, base + block // 2 + 1),
         Case(History.RESEND, base + 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...engines.server.base import NoCounts, Server
 from ...engines.server.http import ServerError
@@ -44,7 +44,7 @@ class Asked:
     grid: int | None = None
     cases: tuple[Case, ...] = ()
     most: int = 8192
-    effort: Effort = Effort()
+    effort: Effort = field(default_factory=Effort)
 
 
 def check(server: Server, asked: Asked, tick: Callable[[str], None] = lambda _: None) -> Iterator[Planned | Checked]:
@@ -73,7 +73,9 @@ def check(server: Server, asked: Asked, tick: Callable[[str], None] = lambda _: 
     yield Planned(cases, grid)
     for case in cases:
         try:
-            result = judge(measure(server, case, stream, asked.effort, lambda text: tick(f"{case}: {text}")), grid)
+            result = judge(
+                measure(server, case, stream, asked.effort, lambda text, case=case: tick(f"{case}: {text}")), grid
+            )
         except NoCounts:
             raise  # no other case will fare better
         except ServerError as error:

@@ -1,7 +1,7 @@
 """A measurement becomes a verdict: resumed log-probabilities against cold ones, position by position.
 
-Nothing is averaged: the damage of a wrong state is largest right behind the boundary and fades, so a mean over the answer
-can be clean where the first tokens were wrong.
+Nothing is averaged: the damage of a wrong state is largest right behind the boundary and fades, so a mean over the
+answer can be clean where the first tokens were wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CaseResult:
 
     alone, loaded: the largest difference at each position, by position.
     limit:         of requests alone; load_limit: with what load changes.
-    control:       the smallest of the controls' largest differences: what a planted change would show as. None: not measured.
+    control:       what the least visible of the controls shows as at its worst position; None: not measured.
     """
 
     case: Case
@@ -55,7 +55,7 @@ class CaseResult:
 
 
 def judge(measured: Measurement, grid: int | None) -> CaseResult:
-    """The verdict on one case. grid: the server is known to reuse multiples of this many tokens; None: nothing is known."""
+    """The verdict on one case. grid: the server reuses multiples of this many tokens; None: nobody knows."""
     case, history = measured.case, measured.history
     expected = case.most_reusable // grid * grid if grid else 0
     sent = f"donors reported {', '.join(map(str, history))} cached tokens"
@@ -161,8 +161,11 @@ def _differences(points: Iterable[Point], reference: dict[int, float]) -> tuple[
 
 
 def _noise(measured: Measurement, reference: dict[int, float], control: float | None) -> Noise:
-    """Decoding runs through other code than prefill does. Where only these two differ, and as much as by a real change of
-    the prompt, one of them is wrong. It would hide what is looked for, so it is set aside and named."""
+    """What cold runs differ by.
+
+    Decoding runs through other code than prefill does. Where only these two differ, and as much as by a real change of
+    the prompt, one of them is wrong. It would hide what is looked for, so it is set aside and named.
+    """
     first, *others = measured.cold
     repeats = tuple(abs(b.logprob - a.logprob) for run in others for a, b in zip(first, run, strict=True))
     shapes = tuple(each.nats for each in _differences(measured.shapes, reference))

@@ -1,12 +1,13 @@
 """One case, measured on a running server. Nothing is judged here.
 
-Donors are sent until one of them reports a hit itself, or `sends` times: servers need not keep a state at the first sight of a
-prompt (vLLM 0.32 reported 0, 0, 2816 for the same prompt of 3,000 tokens). Then the resuming prompt is sent once, plainly: its count of
-cached tokens is the boundary. Behind it the same requests are made warm and cold, one at a time; then all of them at once.
+Donors are sent until one of them reports a hit itself, or `sends` times: servers need not keep a state at the first
+sight of a prompt (vLLM 0.32 reported 0, 0, 2816 for the same prompt of 3,000 tokens). Then the resuming prompt is
+sent once, plainly: its count of cached tokens is the boundary. Behind it the same requests are made warm and cold,
+one at a time; then all of them at once.
 
-Every cold request has a space (a salt) of its own; the warm ones share one, which nobody used before. So a measurement does not
-depend on what the server served earlier, and spoils nobody's cache. Where salts do not work the cache is reset instead;
-then nothing can be measured under load.
+Every cold request has a space (a salt) of its own; the warm ones share one, which nobody used before. So a
+measurement does not depend on what the server served earlier, and spoils nobody's cache. Where salts do not work the
+cache is reset instead; then nothing can be measured under load.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _decoding(server: Server, tokens: list[int], fresh: Callable[[], str]) -> tu
 
 
 def _changes(tokens: list[int], boundary: int) -> list[tuple[str, list[int], int]]:
-    """(what, the changed prompt, by how much its boundary moved): what a fault does to the state, done to the prompt."""
+    """(what, the changed prompt, by how much its boundary moved): a fault of the state, done to the prompt."""
     span = min(SPAN, boundary // 2) or 1
     before, behind = tokens[:boundary], tokens[boundary:]
     return [

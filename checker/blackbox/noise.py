@@ -1,20 +1,22 @@
 """How much may two right runs differ? Measured from cold runs alone, and made a limit.
 
-**Why repeating a cold run is not enough.** A server on one machine often answers the same request bit for bit alike, so the
-spread of repeats is zero. A resumed run computes the same tokens in other shapes (fewer rows, other chunks), and rounds
-differently: it would be called wrong on any server. So cold runs are also made in other shapes, none of which reuses anything:
+**Why repeating a cold run is not enough.** A server on one machine often answers the same request bit for bit alike,
+so the spread of repeats is zero. A resumed run computes the same tokens in other shapes (fewer rows, other chunks),
+and rounds differently: it would be called wrong on any server. So cold runs are also made in other shapes, none of
+which reuses anything:
 
 - *repeats*: the same cold request again;
 - *shapes*: the same positions out of one longer cold prompt;
 - *decoding*: log-probabilities of tokens as they were generated, against a cold prompt that holds these tokens;
 - *load*: the same cold request while others run.
 
-**The limit.** Each kind gives differences between two right runs of one position. Were they normal, a further difference would
-exceed t * s with a probability of FALSE_ALARM over all positions that are compared, where s is their root mean square (the
-largest of the kinds, as one with no spread says nothing about the others) and t the quantile of Student's distribution for as many
-differences as s was made from. Rounding has heavier tails than that (a number on a coarse grid, an expert that is chosen
-otherwise), so the limit is at least twice the largest difference seen: if every run is within r of the exact result, two
-differ by at most 2r, and what was seen is taken for r. And no limit is below the resolution of a float32 log-probability.
+**The limit.** Each kind gives differences between two right runs of one position. Were they normal, a further
+difference would exceed t * s with a probability of FALSE_ALARM over all positions that are compared, where s is their
+root mean square (the largest of the kinds, as one with no spread says nothing about the others) and t the quantile of
+Student's distribution for as many differences as s was made from. Rounding has heavier tails than that (a number on a
+coarse grid, an expert that is chosen otherwise), so the limit is at least twice the largest difference seen: if every
+run is within r of the exact result, two differ by at most 2r, and what was seen is taken for r. And no limit is below
+the resolution of a float32 log-probability.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ LADDER = (192, 384, 768, 1536, 3072, 6144)
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """block: the greatest number of tokens of which all counts were multiples; least: the shortest prompt that was reused."""
+    """block: the largest number of which all counts were multiples; least: the shortest prompt that was reused."""
 
     block: int
     least: int

@@ -1,7 +1,7 @@
 """What can be said of a server from outside: a closed set of kinds.
 
-Double-computed and skipped tokens, a foreign state and an unwritten one all look alike from here: the log-probabilities behind
-the boundary differ. So there is one word for them, and the white-box check has the others.
+Double-computed and skipped tokens, a foreign state and an unwritten one all look alike from here: the
+log-probabilities behind the boundary differ. So there is one word for them, and the white-box check has the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One finding. `reason` is one sentence, for all but a plain ok; `notes` are what a reader should know beside it."""
+    """One finding. `reason` is one sentence, for all but ok; `notes` are what a reader should know beside it."""
 
     outcome: Outcome
     reason: str = ""

@@ -62,11 +62,11 @@ class Server(ABC):
 
     @abstractmethod
     def ask(self, tokens: Sequence[int], boundary: int, end: int, space: str) -> list[Point]:
-        """Serve tokens[:end] so that a prefix of up to `boundary` tokens can be reused; `tokens` holds more than `end`."""
+        """Serve tokens[:end], of which up to `boundary` tokens may be reused; `tokens` holds more than `end`."""
 
     @abstractmethod
     def whole(self, tokens: Sequence[int], start: int, space: str) -> list[Point]:
-        """All positions start + 1 .. len(tokens) - 1 from one request that reuses nothing, in a space not used before."""
+        """All positions start + 1 .. len(tokens) - 1, from one request in a space that was not used before."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int], steps: int, space: str) -> tuple[list[int], list[float]]:

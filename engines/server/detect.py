@@ -18,7 +18,7 @@ class Unusable(Exception):
 
 
 def connect(url: str, kind: str = "auto", model: str | None = None, timeout: float = 60) -> Server:
-    """The server at `url`, by what only its kind answers: SGLang's `/model_info`, vLLM's `/version`. Raises Unusable."""
+    """The server at `url`, known by what only its kind answers: `/model_info` or `/version`. Raises Unusable."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Unusable(f"--url {url!r} is no address of a server: give it as http://127.0.0.1:8000")

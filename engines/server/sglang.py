@@ -1,16 +1,17 @@
 """SGLang over its `/generate`.
 
-**Asking for prompt log-probabilities cuts the cache hit**: a match may be no longer than `logprob_start_len`, because positions
-that were not computed have no log-probabilities. With `logprob_start_len` at the resume boundary itself nothing is cut. So a
-plain request (`logprob_start_len` -1: only generated tokens, no cut) tells how far the cache reaches, and a second one asks
-from there on: it resumes from the same node, and one request gives every position behind the boundary. The boundary it really
-resumed at stands in `meta_info.cached_tokens` of that very request, and is reported beside each position.
+**Asking for prompt log-probabilities cuts the cache hit**: a match may be no longer than `logprob_start_len`, because
+positions that were not computed have no log-probabilities. With `logprob_start_len` at the resume boundary itself
+nothing is cut. So a plain request (`logprob_start_len` -1: only generated tokens, no cut) tells how far the cache
+reaches, and a second one asks from there on: it resumes from the same node, and one request gives every position
+behind the boundary. The boundary it really resumed at stands in `meta_info.cached_tokens` of that very request, and is
+reported beside each position.
 
 The distribution behind the prompt's last token, which is all there is when one token is left to compute, comes from
 `token_ids_logprob` at the generated token.
 
-Prefixes are kept apart by `extra_key`, which becomes part of the radix tree's key. `/flush_cache` drops everything, while no
-request is running.
+Prefixes are kept apart by `extra_key`, which becomes part of the radix tree's key. `/flush_cache` drops everything,
+while no request is running.
 """
 
 from __future__ import annotations

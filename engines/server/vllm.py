@@ -1,17 +1,17 @@
 """vLLM over its `/v1/completions`.
 
-**Prompt log-probabilities of a resumed run cannot be had directly.** A request with `prompt_logprobs` does not read the prefix
-cache at all (`skip_reading_prefix_cache` in its sampling parameters, which the HTTP interface does not let one set), and if
-it did, positions before the boundary would be left unwritten. So the resumed run is observed one position a request: a
-prompt that ends just before token p, with `allowed_token_ids` set to that token and one token to generate. The token
-is then certain, and the log-probability reported for it is the model's own, taken before the restriction is applied
-(`logprobs_mode` raw_logprobs, the default). It is what `prompt_logprobs` would have said. A prompt of b + j tokens resumes at
-b, and computes only j tokens: damage behind the boundary is seen where it is.
+**Prompt log-probabilities of a resumed run cannot be had directly.** A request with `prompt_logprobs` does not read
+the prefix cache at all (`skip_reading_prefix_cache` in its sampling parameters, which the HTTP interface does not let
+one set), and if it did, positions before the boundary would be left unwritten. So the resumed run is observed one
+position a request: a prompt that ends just before token p, with `allowed_token_ids` set to that token and one token
+to generate. The token is then certain, and the log-probability reported for it is the model's own, taken before the
+restriction is applied (`logprobs_mode` raw_logprobs, the default). It is what `prompt_logprobs` would have said. A
+prompt of b + j tokens resumes at b, and computes only j tokens: damage behind the boundary is seen where it is.
 
 `prompt_logprobs` itself makes the reference in another shape (`whole`): one cold request over all positions.
 
-Cached tokens stand in `usage.prompt_tokens_details`, if the server was started with `--enable-prompt-tokens-details`. Prefixes
-are kept apart by `cache_salt`. `/reset_prefix_cache` exists only in vLLM's development mode.
+Cached tokens stand in `usage.prompt_tokens_details`, if the server was started with `--enable-prompt-tokens-details`.
+Prefixes are kept apart by `cache_salt`. `/reset_prefix_cache` exists only in vLLM's development mode.
 """
 
 from __future__ import annotations

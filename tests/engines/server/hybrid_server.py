@@ -1,8 +1,9 @@
 """A small server of ours that speaks vLLM's and SGLang's dialects, really computes, and can be told to be wrong.
 
-The model is a seeded hybrid in float32: embeddings, a linear-attention layer (one decaying state that absorbs every token), a
-causal attention layer, logits. It caches prefixes at multiples of a block, with the state at that depth and the keys and values
-of all tokens before it, as engines do. Faults are switched on one by one; without any it is right.
+The model is a seeded hybrid in float32: embeddings, a linear-attention layer (one decaying state that absorbs every
+token), a causal attention layer, logits. It caches prefixes at multiples of a block, with the state at that depth and
+the keys and values of all tokens before it, as engines do. Faults are switched on one by one; without any it is
+right.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Faults:
     wrong_decode:      decoding forgets what the state holds.
     flat:              all logits are alike, as with dummy weights.
     salts_ignored:     prefixes are shared by everybody.
-    broken:            what a completion is answered with: status500, hang, garbage, nothing, nan, no_counts, slow.
+    nan_when_resumed:  a run that resumes gives no numbers.
+    broken:            what a completion is answered with: status500, hang, garbage, nothing, nan, no_counts.
     broken_after:      so many completions are answered well first.
     """
 
@@ -54,6 +56,7 @@ class Faults:
     wrong_decode: bool = False
     flat: bool = False
     salts_ignored: bool = False
+    nan_when_resumed: bool = False
     broken: str = ""
     broken_after: int = 0
 
@@ -85,7 +88,7 @@ class Model:
         return Carry(*(np.zeros((n, WIDTH), np.float32) for n in (WIDTH, 0, 0)))
 
     def run(self, tokens: list[int], start: Carry, keep: int = 0) -> tuple[np.ndarray, Carry, dict[int, np.ndarray]]:
-        """Log-probabilities [n, VOCAB] behind each token, what is left behind, and the states at multiples of `keep`."""
+        """Log-probabilities [n, VOCAB] behind each token, what is left behind, the states at multiples of `keep`."""
         x = self.embedding[tokens]
         q, k, v = (x @ w for w in self.linear)
         state, offset, states, out = start.state.copy(), len(start.keys), {}, np.empty_like(x)
@@ -155,6 +158,8 @@ class Engine:
             start = Carry(self._displaced(tokens, cached), start.keys, start.values)
         logprobs, carry, states = self.model.run(tokens[cached:], start, self.block)
         self._keep(tokens, space, cached, carry, states)
+        if cached and self.faults.nan_when_resumed:
+            logprobs = np.full_like(logprobs, np.nan)
         last, generated = self._disturbed(logprobs, busy), []
         logprobs = last
         for _ in range(steps):
@@ -296,7 +301,8 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _say(self, answer: Any, status: int = 200) -> None:
-        self._raw(json.dumps(answer).encode(), status)
+        # JSON has no NaN: servers write null.
+        self._raw(json.dumps(answer).replace("NaN", "null").encode(), status)
 
     def _raw(self, said: bytes, status: int = 200) -> None:
         self.send_response(status)
@@ -323,7 +329,7 @@ class HybridServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(dialect: str, faults: Faults = Faults(), block: int = 64, seed: int = 0) -> Iterator[HybridServer]:  # noqa: B008
+def serving(dialect: str, faults: Faults = Faults(), block: int = 64, seed: int = 0) -> Iterator[HybridServer]:
     """The server, running until the block ends."""
     server = HybridServer(Engine(block, seed, faults), dialect)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -1,8 +1,8 @@
 """Writes a tiny seeded Qwen3-Next checkpoint: `python tiny_qwen3_next.py FOLDER`, run by the engine's own Python.
 
-Three linear-attention layers and one attention layer. The weights have ordinary sizes (variance one over fan-in), so the
-log-probabilities vary by several nats, and the gates forget slowly, so a wrong state stays visible for many tokens: with
-the class's own initial gates a state would be forgotten within a token.
+Three linear-attention layers and one attention layer. The weights have ordinary sizes (variance one over fan-in), so
+the log-probabilities vary by several nats, and the gates forget slowly, so a wrong state stays visible for many
+tokens: with the class's own initial gates a state would be forgotten within a token.
 """
 
 import json
