@@ -128,8 +128,8 @@ def picture(result: CaseResult) -> list[str]:
     low = min([each for each in (*finite, result.noise.floor, result.limit) if each > 0]) / 2
 
     def column(nats: float) -> int:
-        if nats <= low:
-            return 0
+        if nats <= low or math.isinf(nats):
+            return 0 if nats <= low else _COLUMNS
         return min(_COLUMNS, round(_COLUMNS * math.log(nats / low) / math.log(top / low)))
 
     floor, limit = column(result.noise.floor), column(result.load_limit)
