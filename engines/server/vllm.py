@@ -81,7 +81,8 @@ class Vllm(Server):
             "temperature": 0.0,
             "ignore_eos": True,
         }
-        body |= more | ({"cache_salt": space} if space else {})
+        # Tokens as numbers: a server may run without a tokenizer.
+        body |= {"return_tokens_as_token_ids": True} | more | ({"cache_salt": space} if space else {})
         answer = self.http.post("/v1/completions", body)
         try:
             choice, usage = answer["choices"][0], answer["usage"]

@@ -1,8 +1,12 @@
-"""Writes a tiny seeded Qwen3-Next checkpoint: `python tiny_qwen3_next.py FOLDER`, run by the engine's own Python.
+"""Writes a tiny seeded Qwen3-Next checkpoint: `python tiny_qwen3_next.py FOLDER SHAPE`, run by the engine's own Python.
 
 Three linear-attention layers and one attention layer. The weights have ordinary sizes (variance one over fan-in), so
-the log-probabilities vary by several nats, and the gates forget slowly, so a wrong state stays visible for many
-tokens: with the class's own initial gates a state would be forgotten within a token.
+the log-probabilities vary by several nats, and the gates forget slowly, so a wrong state stays visible for many tokens:
+with the class's own initial gates a state would be forgotten within a token. Every token goes through all experts: with
+fewer, rounding would now and then choose another one, which moves log-probabilities as far as a wrong state does.
+
+vLLM raises its block until the keys and values of a block are as large as a state, so the shape decides the block: 256
+tokens for `narrow`, 1152 for `wide`, more than half of what vLLM puts into one step by default.
 """
 
 import json
@@ -14,8 +18,9 @@ from safetensors.torch import save_file
 
 SEED = 0
 HIDDEN, VOCAB, LAYERS, EXPERTS, INNER = 128, 512, 4, 4, 64
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
-KEY_HEADS, VALUE_HEADS, LINEAR_DIM, KERNEL = 1, 1, 128, 4
+HEADS, KV_HEADS = 4, 2
+LINEAR_DIM, KERNEL = 128, 4
+HEAD_DIM, KEY_HEADS, VALUE_HEADS = {"narrow": (64, 1, 1), "wide": (32, 2, 4)}[sys.argv[2]]
 
 CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
