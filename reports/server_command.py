@@ -98,6 +98,11 @@ def _run(found: ServerRun, json: Path | None, console: Console, bars: bool) -> i
             pass  # what is finished is reported, as of a run that was stopped
         except NoCounts as error:
             raise ConfigError(f"cannot check {found.url}: {error}") from None
+    if found.planned == 0:
+        longest = min(found.asked.most, found.server.longest or found.asked.most)
+        raise ConfigError(
+            f"no case fits into {longest} tokens on a grid of {found.grid}: raise --longest, or name a --case"
+        )
     found.seconds = time.monotonic() - began
     if json is not None:
         write_json(document(found), json)

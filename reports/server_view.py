@@ -42,7 +42,7 @@ class ServerRun:
     asked: Asked
     grid: int | None = None
     results: list[CaseResult] = field(default_factory=list)
-    planned: int = 0
+    planned: int | None = None
     seconds: float = 0.0
 
     @property
@@ -51,6 +51,7 @@ class ServerRun:
 
     @property
     def complete(self) -> bool:
+        """Whether every case was asked; None planned: it was stopped while the server was probed."""
         return len(self.results) == self.planned
 
     @property
@@ -90,7 +91,9 @@ def headline(run: ServerRun) -> str:
 def show(run: ServerRun, console: Console) -> None:
     """What makes a pass meaningless first, then the findings, then every case."""
     if not run.complete:
-        console.print(Text(f"Stopped after {len(run.results)} of {run.planned} cases.", style="bold yellow"))
+        console.print(
+            Text(f"Stopped after {len(run.results)} of {run.planned or 'so far unplanned'} cases.", style="bold yellow")
+        )
     for result in run.results:
         if result.verdict.outcome is not Outcome.OK:
             _finding(run, result, console)

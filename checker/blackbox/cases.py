@@ -116,5 +116,5 @@ def plan(block: int, least: int, most: int) -> list[Case]:
         Case(History.RESEND, base + block + block // 4 + 1),
         Case(History.SIBLING, base + TAIL),
     ]
-    fitting = [case for case in wanted if case.length > TAIL and case.target_length + 2 * TAIL <= most]
+    fitting = [case for case in wanted if case.length > TAIL and case.target_length + 4 * TAIL <= most]
     return list(dict.fromkeys(fitting))

@@ -26,7 +26,7 @@ from .cases import TAIL, Case, Stream
 BEHIND = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Distances behind the boundary at which a server is asked, where every look costs a request."""
 
-STEPS = 32
+STEPS = 64
 """Decode steps for the noise between decoding and prefill."""
 
 SPAN = 64

@@ -1,12 +1,14 @@
 """Writes a tiny seeded Qwen3-Next checkpoint: `python tiny_qwen3_next.py FOLDER SHAPE`, run by the engine's own Python.
 
 Three linear-attention layers and one attention layer. The weights have ordinary sizes (variance one over fan-in), so
-the log-probabilities vary by several nats, and the gates forget slowly, so a wrong state stays visible for many tokens:
-with the class's own initial gates a state would be forgotten within a token. Every token goes through all experts: with
+the log-probabilities vary by several nats, and a state forgets over some 50 tokens, so a wrong one is seen and stays
+visible: with the class's own initial gates it would be forgotten within a token. Every token goes through all experts: with
 fewer, rounding would now and then choose another one, which moves log-probabilities as far as a wrong state does.
 
 vLLM raises its block until the keys and values of a block are as large as a state, so the shape decides the block: 256
-tokens for `narrow`, 1152 for `wide`, more than half of what vLLM puts into one step by default.
+tokens for `narrow`, 1152 for `wide`, which does not divide the 2048 tokens that vLLM puts into one step. In `wide` the
+attention layer is silent: it runs, and its output is multiplied by zero. What follows a prefix then depends on the
+recurrent states alone, so a cold run of any other prefix says exactly what a state of that depth would say.
 """
 
 import json
@@ -20,7 +22,7 @@ SEED = 0
 HIDDEN, VOCAB, LAYERS, EXPERTS, INNER = 128, 512, 4, 4, 64
 HEADS, KV_HEADS = 4, 2
 LINEAR_DIM, KERNEL = 128, 4
-HEAD_DIM, KEY_HEADS, VALUE_HEADS = {"narrow": (64, 1, 1), "wide": (32, 2, 4)}[sys.argv[2]]
+HEAD_DIM, KEY_HEADS, VALUE_HEADS, LOUDNESS = {"narrow": (64, 1, 1, 1.0), "wide": (32, 2, 4, 0.0)}[sys.argv[2]]
 
 CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
@@ -81,7 +83,7 @@ def weights() -> dict[str, torch.Tensor]:
             matrix(f"{at}.self_attn.q_proj", 2 * HEADS * HEAD_DIM, HIDDEN)
             matrix(f"{at}.self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN)
             matrix(f"{at}.self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN)
-            matrix(f"{at}.self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM)
+            matrix(f"{at}.self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM, gain=LOUDNESS)
             named[f"{at}.self_attn.q_norm.weight"] = torch.zeros(HEAD_DIM)
             named[f"{at}.self_attn.k_norm.weight"] = torch.zeros(HEAD_DIM)
         else:
@@ -90,7 +92,7 @@ def weights() -> dict[str, torch.Tensor]:
             matrix(f"{at}.linear_attn.in_proj_ba", 2 * VALUE_HEADS, HIDDEN)
             matrix(f"{at}.linear_attn.out_proj", HIDDEN, values)
             named[f"{at}.linear_attn.conv1d.weight"] = torch.randn(2 * keys + values, 1, KERNEL, generator=random) / 2
-            named[f"{at}.linear_attn.A_log"] = (0.005 + 0.05 * torch.rand(VALUE_HEADS, generator=random)).log()
+            named[f"{at}.linear_attn.A_log"] = (0.02 + 0.03 * torch.rand(VALUE_HEADS, generator=random)).log()
             named[f"{at}.linear_attn.dt_bias"] = torch.zeros(VALUE_HEADS)
             named[f"{at}.linear_attn.norm.weight"] = torch.ones(LINEAR_DIM)
         matrix(f"{at}.mlp.gate", EXPERTS, HIDDEN)
