@@ -21,6 +21,9 @@ from .server_view import ServerRun, document, headline, show
 
 COLD = ("salt", "reset")
 
+PATIENCE = 60.0
+"""Seconds for one answer, unless the user says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerChoices:
@@ -39,8 +42,14 @@ class ServerChoices:
     sends: int = 4
     cold: str = "salt"
     seed: int = 0
-    timeout: float = 60.0
+    timeout: float = PATIENCE
     json: Path | None = None
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """What a command that reproduces a finding must say to reach the same model as patiently."""
+        model = ("--model", self.model) if self.model else ()
+        return (*model, *(("--timeout", f"{self.timeout:g}") if self.timeout != PATIENCE else ()))
 
     def asked(self) -> Asked:
         """What is to be checked. Raises ConfigError."""
@@ -66,7 +75,7 @@ def run(choices: ServerChoices, console: Console, bars: bool) -> int:
     except Unusable as error:
         raise ConfigError(str(error)) from None
     try:
-        return _run(ServerRun(choices.url, server, asked), choices.json, console, bars)
+        return _run(ServerRun(choices.url, server, asked, choices.connected), choices.json, console, bars)
     finally:
         server.close()
 
@@ -93,6 +102,9 @@ def _run(found: ServerRun, json: Path | None, console: Console, bars: bool) -> i
                     found.planned, found.grid = len(event.cases), event.grid
                 else:
                     found.results.append(event.result)
+                    found.seconds = time.monotonic() - began
+                    if json is not None:
+                        write_json(document(found), json)  # whoever stops us finds what is finished
                 progress.update(task, completed=len(found.results), total=found.planned)
         except KeyboardInterrupt:
             pass  # what is finished is reported, as of a run that was stopped

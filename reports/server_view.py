@@ -35,11 +35,17 @@ _COLUMNS = 40
 
 @dataclass(slots=True)
 class ServerRun:
-    """What a check of a server found. url: as the user wrote it; grid: in tokens, None if nobody knows."""
+    """What a check of a server found.
+
+    url:       as the user wrote it.
+    connected: further words of the command line that say how to talk to the server.
+    grid:      in tokens; None if nobody knows.
+    """
 
     url: str
     server: Server
     asked: Asked
+    connected: tuple[str, ...] = ()
     grid: int | None = None
     results: list[CaseResult] = field(default_factory=list)
     planned: int | None = None
@@ -73,6 +79,7 @@ class ServerRun:
             "--case",
             str(result.case),
         ]
+        words += self.connected
         words += ["--page", str(self.grid)] if self.grid else []
         words += ["--seed", str(asked.seed), "--vocab", str(asked.vocab)]
         words += ["--repeats", str(effort.repeats), "--sends", str(effort.sends)]
@@ -91,9 +98,8 @@ def headline(run: ServerRun) -> str:
 def show(run: ServerRun, console: Console) -> None:
     """What makes a pass meaningless first, then the findings, then every case."""
     if not run.complete:
-        console.print(
-            Text(f"Stopped after {len(run.results)} of {run.planned or 'so far unplanned'} cases.", style="bold yellow")
-        )
+        of = "while it was probed" if run.planned is None else f"after {len(run.results)} of {run.planned} cases"
+        console.print(Text(f"Stopped {of}.", style="bold yellow"))
     for result in run.results:
         if result.verdict.outcome is not Outcome.OK:
             _finding(run, result, console)
@@ -198,6 +204,7 @@ def document(run: ServerRun) -> dict[str, Any]:
         "sends": asked.effort.sends,
         "cold": "salt" if asked.effort.salted else "reset",
         "grid": run.grid,
+        "planned": run.planned,
         "complete": run.complete,
         "seconds": round(run.seconds, 3),
         "exit_status": run.exit_status,

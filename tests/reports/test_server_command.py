@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from ..engines.server.hybrid_server import Faults, serving
-from .conftest import Call
+from .conftest import COMMAND, Call, environment, strictly
 
 SOME = ("--case", "resend:192", "--case", "sibling:256", "--page", "64")
 
@@ -96,3 +99,26 @@ def test_the_document_is_plain_json_where_a_number_is_missing(call: Call) -> Non
     assert found.status == 1
     assert found.document["cases"][0]["positions"][0]["alone"] is None
     assert json.dumps(found.document, allow_nan=False)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_run_that_is_stopped_reports_what_is_finished(tmp_path: Path, how: signal.Signals) -> None:
+    # A case takes 80 requests, the last 39 of them one at a time; the server hangs in the middle of these.
+    with serving("vllm", Faults(broken="hang", broken_after=140)) as server:
+        command = [*COMMAND, "server", "--url", server.url, *SOME, "--case", "turn:225", "--json", "run.json"]
+        child = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while server.engine.served < 140 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            child.send_signal(how)
+            out, err = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    found = strictly((tmp_path / "run.json").read_text())
+    assert (found["planned"], len(found["cases"]), found["complete"]) == (3, 1, False)
+    assert child.returncode == found["exit_status"] == 3, "what was checked is right, but not all was checked"
+    assert "Stopped after 1 of 3 cases." in out and err == ""

@@ -2,8 +2,9 @@
 
 Three linear-attention layers and one attention layer. The weights have ordinary sizes (variance one over fan-in), so
 the log-probabilities vary by several nats, and a state forgets over some 50 tokens, so a wrong one is seen and stays
-visible: with the class's own initial gates it would be forgotten within a token. Every token goes through all experts: with
-fewer, rounding would now and then choose another one, which moves log-probabilities as far as a wrong state does.
+visible: with the class's own initial gates it would be forgotten within a token. Every token goes through all
+experts: with fewer, rounding would now and then choose another one, which moves log-probabilities as far as a wrong
+state does.
 
 vLLM raises its block until the keys and values of a block are as large as a state, so the shape decides the block: 256
 tokens for `narrow`, 1152 for `wide`, which does not divide the 2048 tokens that vLLM puts into one step. In `wide` the
