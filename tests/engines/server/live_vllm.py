@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -45,7 +46,13 @@ def live_vllm(python: Path, shape: str, folder: Path, patience: float = 300) -> 
     with log.open("wb") as output:
         # A session of its own: vLLM's engine and workers are its children, and go with the group.
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=os.environ | ENVIRONMENT, start_new_session=True, cwd=folder
+            command,
+            stdout=output,
+            stderr=output,
+            env=os.environ | ENVIRONMENT,
+            start_new_session=True,
+            cwd=folder,
+            preexec_fn=_end_with_parent,
         )
     try:
         url = f"http://127.0.0.1:{port}"
@@ -53,6 +60,11 @@ def live_vllm(python: Path, shape: str, folder: Path, patience: float = 300) -> 
         yield url
     finally:
         _end(process)
+
+
+def _end_with_parent() -> None:
+    """Also when the tests are killed and clean nothing up: vLLM's own children end when it does."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _free_port() -> int:
