@@ -402,6 +402,67 @@ def conform(
     raise typer.Exit(_answering(talk))
 
 
+@app.command()
+def server(
+    url: Annotated[str, typer.Option(help="Where the server answers, e.g. http://127.0.0.1:8000.", metavar="URL")],
+    kind: Annotated[str, typer.Option(help="auto, sglang or vllm.", metavar="KIND")] = "auto",
+    model: Annotated[
+        str | None, typer.Option(help="The model to ask for. Default: the first that the server names.", metavar="NAME")
+    ] = None,
+    page: Annotated[int | None, typer.Option(help="Tokens per KV page, if known. Default: probed.", min=1)] = None,
+    dcp: Annotated[int | None, typer.Option(help="Ranks of decode context parallelism, if known.", min=1)] = None,
+    chunk: Annotated[int | None, typer.Option(help="Tokens per kernel chunk, if known.", min=1)] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="resend:3000, turn:3000 or sibling:3000: how the prompt is related to its donor, and the donor's "
+            "tokens. Repeatable. Default: cases around the edges of the server's grid.",
+            metavar="CASE",
+        ),
+    ] = None,
+    vocab: Annotated[int, typer.Option(help="Token ids below this are used: any model has 256.", min=1)] = 256,
+    longest: Annotated[int, typer.Option(help="No default case is longer than this many tokens.", min=256)] = 8192,
+    repeats: Annotated[int, typer.Option(help="Cold runs of each prompt, for the noise floor.", min=3)] = 3,
+    sends: Annotated[int, typer.Option(help="Donors at most: some servers keep nothing at first sight.", min=1)] = 4,
+    cold: Annotated[
+        str, typer.Option(help="What keeps cold runs cold: a salt, or reset of the cache.", metavar="salt|reset")
+    ] = "salt",
+    seed: Annotated[int, typer.Option(help="Seed of the tokens.", min=0)] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds for one answer.", min=0.1)] = 60,
+    json: Annotated[Path | None, typer.Option(help="Write the run as JSON.", metavar="FILE")] = None,
+) -> None:
+    """Check a running vLLM or SGLang from outside: prompts cold and resumed, log-probabilities behind the boundary.
+
+    Exit status: 0 every case is right, 1 discrepancies, 2 bad input or no such
+    server, 3 inconclusive: nothing was reused, or the server failed.
+    """
+
+    def ask() -> int:
+        from .server_command import ServerChoices, run
+
+        console = _Screen(emoji=False)
+        choices = ServerChoices(
+            url,
+            kind,
+            model,
+            page,
+            dcp,
+            chunk,
+            tuple(case or ()),
+            vocab,
+            longest,
+            repeats,
+            sends,
+            cold,
+            seed,
+            timeout,
+            json,
+        )
+        return run(choices, console, bars=console.is_terminal and not os.environ.get("CI"))
+
+    raise typer.Exit(_answering(ask))
+
+
 def _answering(do: Callable[[], int]) -> int:
     """The exit status of `do`; a mistake of the user's is said on one line, and so is why a run makes no baseline."""
     try:
