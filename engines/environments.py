@@ -189,7 +189,7 @@ class Environments:
     def _no_such(self, spec: str, engines: list[str]) -> str:
         meant = _MEANT.fullmatch(spec.strip().lower())
         name = meant[1] if meant else re.split(r"[^a-z0-9_-]", spec.strip().lower())[0]
-        near = get_close_matches(name, engines, n=1)
+        near = get_close_matches(name, engines, n=1, cutoff=0.7)
         hint = f" Did you mean {near[0]}=={meant[2] if meant else 'VERSION'}?" if near else ""
         accepted = " or ".join(f"{each.engine}==VERSION ({', '.join(each.tried)})" for each in self.recipes)
         return f"there is no engine release {spec[:80]!r}.{hint} Accepted: {accepted}"
@@ -398,4 +398,7 @@ def _last_words(said: deque[str]) -> str:
     """What pip says it died of: its last error, and before it the last of its troubles with the network."""
     errors = [line for line in said if line.startswith("ERROR:")] or list(said)
     network = [line for line in said if "connection broken" in line or "Could not fetch URL" in line]
-    return " - ".join(line.removeprefix("ERROR:").strip()[:300] for line in [*network[-1:], *errors[-1:]])
+    words = " - ".join(line.removeprefix("ERROR:").strip()[:300] for line in [*network[-1:], *errors[-1:]])
+    if any("(from versions: none)" in line for line in said):
+        words += " - pip sees no release of it at all: is it offline, or is there none for this Python and machine?"
+    return words
