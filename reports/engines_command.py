@@ -46,11 +46,8 @@ def list_(context: typer.Context) -> None:
         size = "" if listed.size is None else decimal(listed.size)
         path = "" if listed.state is State.MISSING else escape(str(listed.path))
         table.add_row(engine, release, listed.state.value, size, path)
-    table.columns[-1].no_wrap = True
-    table.columns[-1].overflow = "ignore"
-    console = Console()
     # A path that is cut or broken cannot be copied: the table may be wider than the screen.
-    console.print(table, width=max(console.width, console.measure(table).maximum), soft_wrap=True)
+    Console(width=10_000).print(table)
 
 
 @app.command()
