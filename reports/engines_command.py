@@ -57,7 +57,6 @@ def install(context: typer.Context, releases: Annotated[list[str], _Specs]) -> N
     environments = _environments(context)
 
     def one(spec: str) -> None:
-        environments.find(spec)
         with showing_progress() as progress:
             python = environments.ensure(spec, progress)
         print(python)
@@ -97,7 +96,7 @@ def _environments(context: typer.Context) -> Environments:
 
 def _each(specs: list[str], do: Callable[[str], None]) -> int:
     """`do` for every release; one that fails does not keep the others from their turn."""
-    from ..engines.environments import EnvironmentFailure
+    from ..engines.recipes import EnvironmentFailure
 
     status = 0
     for spec in dict.fromkeys(specs):

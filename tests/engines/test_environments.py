@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 from mamba_replay_check.engines.environments import (
     CACHE,
-    RECIPES,
-    EnvironmentFailure,
     Environments,
-    Recipe,
     State,
     cache_folder,
     ensure,
 )
+from mamba_replay_check.engines.recipes import RECIPES, EnvironmentFailure, Recipe, find
 
 if TYPE_CHECKING:
     from ..conftest import Index
@@ -33,7 +31,8 @@ if TYPE_CHECKING:
 ASK = """
 import sys
 from pathlib import Path
-from mamba_replay_check.engines.environments import EnvironmentFailure, Environments, Recipe
+from mamba_replay_check.engines.environments import Environments
+from mamba_replay_check.engines.recipes import EnvironmentFailure, Recipe
 
 folder, url, spec = sys.argv[1:]
 step = ("install", "--no-cache-dir", "--index-url", url, "--retries", "0", "tiny=={version}")
@@ -198,7 +197,7 @@ def test_a_stamp_that_does_not_count(tmp_path: Path, change: dict[str, object]) 
     python = tmp_path / "vllm-0.32.0" / "made" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    good = {"recipe": environments.find("vllm==0.32.0").recipe.digest("0.32.0"), "environment": "made", "bytes": 1}
+    good = {"recipe": find("vllm==0.32.0").recipe.digest("0.32.0"), "environment": "made", "bytes": 1}
     states = []
     for stamp in (good, good | change, list(good)):
         (tmp_path / "vllm-0.32.0" / "stamp.json").write_text(json.dumps(stamp))
@@ -279,8 +278,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, index: Index) -> None:
 
 
 def test_what_was_not_tried_is_said(environments: Environments) -> None:
-    assert environments.find("tiny==1.0").note == ""
-    assert environments.find("tiny==1.1").note == " (an untried release: known to work are 1.0)"
+    assert find("tiny==1.0", environments.recipes).note == ""
+    assert find("tiny==1.1", environments.recipes).note == " (an untried release: known to work are 1.0)"
 
 
 ACCEPTED = "Accepted: sglang==VERSION (0.5.17, 0.5.18, 0.5.19, 0.5.23) or vllm==VERSION (0.32.0)"
@@ -302,15 +301,15 @@ ACCEPTED = "Accepted: sglang==VERSION (0.5.17, 0.5.18, 0.5.19, 0.5.23) or vllm==
         ("", ""),
     ],
 )
-def test_what_is_no_release(tmp_path: Path, spec: str, hint: str) -> None:
+def test_what_is_no_release(spec: str, hint: str) -> None:
     with pytest.raises(EnvironmentFailure) as caught:
-        Environments(tmp_path).find(spec)
+        find(spec)
     assert str(caught.value) == f"there is no engine release {spec!r}.{hint} {ACCEPTED}"
 
 
 @pytest.mark.parametrize("spec", ["sglang==0.5.17", "sglang==0.5.20rc1", "vllm==0.32.0.post1"])
-def test_what_is_a_release(tmp_path: Path, spec: str) -> None:
-    assert Environments(tmp_path).find(spec).spec == spec
+def test_what_is_a_release(spec: str) -> None:
+    assert find(spec).spec == spec
 
 
 def test_every_release_is_listed_by_age(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ENGINES = """
 import sys
 from pathlib import Path
-from mamba_replay_check.engines.environments import Environments, Recipe
+from mamba_replay_check.engines.environments import Environments
+from mamba_replay_check.engines.recipes import Recipe
 from mamba_replay_check.reports.app import app
 
 folder, url, *words = sys.argv[1:]
