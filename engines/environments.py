@@ -95,7 +95,7 @@ class Environments:
         """The Python of this release's environment, which is made first if there is none, or a damaged one.
 
         Two processes may ask at once: the second waits for the first, and says so through `progress`, which hears
-        nothing when the environment is there. Call the Python with `-I`, so that the caller's PYTHONPATH stays out.
+        nothing when the environment is there. Call the Python with `-E -s`, so that the caller's PYTHONPATH stays out.
         """
         release = find(spec, self.recipes)
         if python := self._ready(release):
