@@ -14,7 +14,8 @@ from pathlib import Path
 
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines.base import Engine
-from mamba_replay_check.engines.environments import RECIPES, EnvironmentFailure, Environments, Progress, ensure
+from mamba_replay_check.engines.environments import EnvironmentFailure, Environments, Progress, ensure
+from mamba_replay_check.engines.recipes import RECIPES
 from mamba_replay_check.engines.sglang_model import SGLangModel
 from mamba_replay_check.engines.sglang_rules import RELEASES, Rules
 
@@ -117,13 +118,14 @@ def driver_command(name: str, python: Path | None = None, progress: Progress = l
     if name.startswith(COMMAND):
         return _words(name)
     engine = _real(name)
-    interpreter = python or sys.executable
-    if name != engine:
-        try:
-            interpreter = ensure(name, progress)
-        except EnvironmentFailure as error:
-            raise EngineError(str(error)) from None
-    return [str(interpreter), str(DRIVERS / engine)]
+    driver = str(DRIVERS / engine)
+    if name == engine:
+        return [str(python or sys.executable), driver]
+    try:
+        # -E and -s: what the caller's environment adds to Python stays out of ours.
+        return [str(ensure(name, progress)), "-E", "-s", driver]
+    except EnvironmentFailure as error:
+        raise EngineError(str(error)) from None
 
 
 def _words(name: str) -> list[str]:

