@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines.base import Engine
-from mamba_replay_check.engines.environments import EnvironmentFailure, Environments, Progress, ensure
-from mamba_replay_check.engines.recipes import RECIPES
+from mamba_replay_check.engines.recipes import RECIPES, EnvironmentFailure
+from mamba_replay_check.engines.recipes import find as find_release
 from mamba_replay_check.engines.sglang_model import SGLangModel
 from mamba_replay_check.engines.sglang_rules import RELEASES, Rules
 
@@ -26,9 +26,10 @@ class UnknownEngine(ValueError):
     """A name that no engine has; the message gives the nearest ones, and all of them."""
 
     def __init__(self, name: str) -> None:
-        nearest = get_close_matches(name, available(), n=2, cutoff=0.5)
+        known = [*available(), *(f"{recipe.engine}=={release}" for recipe in RECIPES for release in recipe.tried)]
+        nearest = get_close_matches(name, known, n=2, cutoff=0.5)
         hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
-        super().__init__(f"there is no engine {name!r}.{hint} Available: {', '.join(available())}")
+        super().__init__(f"there is no engine {name!r}.{hint} Available: {', '.join(known)}")
         self.name = name
 
 
@@ -99,7 +100,7 @@ def check_external(name: str, python: Path | None) -> None:
     engine = _real(name)
     if name != engine:
         try:
-            Environments.in_cache().find(name)
+            find_release(name)
         except EnvironmentFailure as error:
             raise EngineError(str(error)) from None
         if python is not None:
@@ -108,7 +109,9 @@ def check_external(name: str, python: Path | None) -> None:
         raise EngineError(f"--engine-python {python}: there is no such program")
 
 
-def driver_command(name: str, python: Path | None = None, progress: Progress = lambda step, line: None) -> list[str]:
+def driver_command(
+    name: str, python: Path | None = None, progress: Callable[[str, str], None] = lambda step, line: None
+) -> list[str]:
     """What to start for an external engine; a named release is installed first, if it is not yet.
 
     python: the interpreter that has the engine, by default the one that runs this. progress: told what is being
@@ -121,6 +124,8 @@ def driver_command(name: str, python: Path | None = None, progress: Progress = l
     driver = str(DRIVERS / engine)
     if name == engine:
         return [str(python or sys.executable), driver]
+    from mamba_replay_check.engines.environments import ensure  # what it loads is needed for nothing else
+
     try:
         # -E and -s: what the caller's environment adds to Python stays out of ours.
         return [str(ensure(name, progress)), "-E", "-s", driver]
@@ -141,8 +146,8 @@ def _words(name: str) -> list[str]:
 
 
 def available() -> list[str]:
-    """Every name that there is, oldest release first; other releases of real engines can be named, too."""
-    return [*_MAKERS, *(f"{recipe.engine}=={release}" for recipe in RECIPES for release in recipe.tried)]
+    """Every name that `create` accepts, oldest release first."""
+    return list(_MAKERS)
 
 
 def find(name: str, guard: bool = False) -> Callable[[Geometry], Engine]:
