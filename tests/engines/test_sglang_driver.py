@@ -13,6 +13,7 @@ import random
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -251,12 +252,15 @@ class Both:
         if "error" in said or "error" in answer:
             if ("error" in said) != ("error" in answer):
                 raise Parted("stop", said, answer)
+            self.log.append(f"stopped {answer}")
             raise StopIteration
         if self.model.takes != self.client.takes:
             raise Parted("take", self.model.takes[-1:], self.client.takes[-1:])
         for key in sorted({*said, *answer}):
             if said.get(key) != answer.get(key):
                 raise Parted(key, said.get(key), answer.get(key))
+        if cached := answer.get("cached_tokens"):
+            self.log.append("resumed right" if answer["claimed_depth"] == cached else "resumed wrong")
         return answer
 
     @staticmethod
@@ -268,34 +272,72 @@ class Both:
 
 
 def random_geometry(rng: random.Random) -> Geometry:
-    chunk = rng.choice([64, 64, 64, 128])
-    page = rng.choice([1, 16, 32, 64, 64, 128])
-    return Geometry.with_default_interval(chunk, page, rng.choice([1, 2, 4, 8]))
+    chunk = rng.choice([64, 64, 64, 128, 256])
+    page = rng.choice([1, 16, 32, 64, 64, 128, 256])
+    cache_chunk = max(chunk, page)
+    return Geometry(chunk, page, rng.choice([1, 2, 4, 8]), cache_chunk * rng.choice([1, 1, 2, 4]))
+
+
+@dataclass
+class Running:
+    """A request of a random history: the passes over its prompt that are left, then the decode steps."""
+
+    number: int
+    prompt: list[int]
+    absorbed: int
+    decoded: list[int]
 
 
 def play(rng: random.Random, both: Both, geometry: Geometry) -> None:
-    """A random history: turns that continue, fork or repeat earlier prompts; prefill cut on and off the page."""
-    grid = geometry.checkpoint_grid
-    lengths = [1, 2, 63, 64, 65, grid - 1, grid, grid + 1, grid + geometry.page]
+    """A random history: turns that continue, fork or repeat earlier ones, two at a time now and then."""
     known: list[list[int]] = [[]]
-    for turn in range(rng.randint(2, 5)):
-        stem = rng.choice(known)
-        keep = rng.choice([len(stem), rng.randint(0, len(stem)), len(stem) // grid * grid])
-        grown = rng.choice([rng.choice(lengths), rng.randint(1, 3 * grid)])
-        prompt = stem[: min(keep, 6_000)] + [1_000_000 * (turn + 1) + n for n in range(grown)]
-        found = both.call("match", tokens=prompt)
-        start = found["cached_tokens"]
-        while start < len(prompt):
-            step = rng.choice([len(prompt) - start, rng.choice(lengths), rng.randint(1, len(prompt) - start)])
-            end = min(start + step, len(prompt))
-            both.call("extend", request=found["request"], start=start, end=end)
-            start = end
-        steps = rng.choice([0, 0, 1, rng.randint(2, 300)])
-        decoded = [2_000_000_000 // 200 + 1_000 * turn + n for n in range(steps)]
-        for token in decoded:
-            both.call("decode", request=found["request"], token=token)
-        both.call("finish", request=found["request"])
-        known.append(prompt + decoded)
+    running: list[Running] = []
+    for turn in range(rng.randint(2, 6)):
+        if running and rng.random() < 0.8:
+            while running:
+                step(rng, both, geometry, running, known)
+        running.append(admit(rng, both, geometry, known, turn))
+        for _ in range(rng.randint(0, 4)):
+            if running:
+                step(rng, both, geometry, running, known)
+    while running:
+        step(rng, both, geometry, running, known)
+
+
+def admit(rng: random.Random, both: Both, geometry: Geometry, known: list[list[int]], turn: int) -> Running:
+    stem = rng.choice(known)
+    keep = rng.choice([len(stem), rng.randint(0, len(stem)), len(stem) // geometry.tree_page * geometry.tree_page])
+    grown = rng.choice([rng.choice(lengths(geometry)), rng.randint(1, 3 * geometry.checkpoint_grid)])
+    prompt = stem[: min(keep, 6_000)] + [1_000_000 * (turn + 1) + n for n in range(grown)]
+    # A decode step costs most: cross one or two intervals, but only when the prompt ends near one.
+    near = -len(prompt) % geometry.interval
+    crossing = near + rng.choice([-1, 0, 1, geometry.interval])
+    steps = rng.choice([0, rng.randint(0, 3), crossing if 0 <= crossing < 300 else 1])
+    found = both.call("match", tokens=prompt)
+    decoded = [10_000_000 + 1_000 * turn + n for n in range(steps)]
+    return Running(found["request"], prompt, found["cached_tokens"], decoded)
+
+
+def step(rng: random.Random, both: Both, geometry: Geometry, running: list[Running], known: list[list[int]]) -> None:
+    """One pass, or all decode steps and the end, of one running request."""
+    one = rng.choice(running)
+    left = len(one.prompt) - one.absorbed
+    if left:
+        length = min(left, rng.choice([left, left, rng.choice(lengths(geometry)), rng.randint(1, left)]))
+        both.call("extend", request=one.number, start=one.absorbed, end=one.absorbed + length)
+        one.absorbed += length
+        return
+    for token in one.decoded:
+        both.call("decode", request=one.number, token=token)
+    both.call("finish", request=one.number)
+    running.remove(one)
+    known.append(one.prompt + one.decoded)
+
+
+def lengths(geometry: Geometry) -> list[int]:
+    """Lengths on and beside what matters."""
+    sizes = (1, geometry.chunk, geometry.cache_chunk, geometry.tree_page, geometry.checkpoint_grid)
+    return [size + more for size in sizes for more in (0, 1, -1) if size + more > 0]
 
 
 def compare(client: Client, release: str, seed: int) -> tuple[Geometry, list[str], Parted | None]:
@@ -325,14 +367,17 @@ def survey(release: str, first: int, count: int) -> None:
     client = Client.start(PYTHONS[release])
     kinds: dict[str, list[tuple[int, Geometry, list[str], Parted]]] = {}
     agreed = 0
+    seen: Counter[str] = Counter()
     for seed in range(first, first + count):
         geometry, log, parted = compare(client, release, seed)
+        seen.update(line.split()[0] if line.split()[0] != "resumed" else line for line in log)
+        seen["take"] += len(client.takes)
         if parted is None:
             agreed += 1
             continue
         call = log[-1].split()[0]
         kinds.setdefault(f"{call}: {parted.args[0]}", []).append((seed, geometry, log, parted))
-    print(f"{release}: {agreed} of {count} histories agree")
+    print(f"{release}: {agreed} of {count} histories agree; {dict(seen)}")
     for kind, cases in kinds.items():
         seed, geometry, log, parted = min(cases, key=lambda case: len(case[2]))
         print(f"- {kind}: {len(cases)} times; seed {seed}, {geometry}")

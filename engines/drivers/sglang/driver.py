@@ -12,7 +12,8 @@ Every decision is made by the release's own code, in the order in which its sche
 
 What is not SGLang's:
 
-- the kernels' arithmetic: wherever a kernel would leave a state that is copied, the checker's is taken;
+- the kernels' arithmetic: wherever a kernel would leave a state that is copied, the checker's is taken. As the KDA
+  kernels do, it is rounded to the activations' dtype when it is an intermediate one, until 0.5.20 keeps it whole;
 - the copy of the convolution's window out of a prefill pass, one line in the middle of each backend's kernels: the
   rows are the ones that the backend's `_init_track_conv_indices` names;
 - admission: the history says where prefill is cut, so the token budget (PrefillAdder) is not asked. Since 0.5.21 it
@@ -93,19 +94,6 @@ class Backend(MambaAttnBackendBase):
         self.conv_states_shape = runner.req_to_token_pool.mamba_pool.mamba_cache.conv[0].shape
 
 
-class Intermediates:
-    """The kernel's output `h` of one layer, read as the backend reads it: by rows, which the checker is asked for."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def squeeze(self, dim: int) -> Intermediates:
-        return self
-
-    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self._rows(int(index)) for index in indices])
-
-
 class Unheard:
     """Stands where the scheduler tells the world what it did: streams, metrics. It keeps two counters there."""
 
@@ -119,7 +107,11 @@ class Unheard:
 class Cache:
     """One empty SGLang cache, and all that the scheduler holds around it."""
 
-    def __init__(self, geometry: wire.Geometry, tokens: int, layers: Sequence[wire.Layer]) -> None:
+    def __init__(
+        self, geometry: wire.Geometry, tokens: int, activations: torch.dtype, layers: Sequence[wire.Layer]
+    ) -> None:
+        """activations: what the kernels compute in."""
+        self.activations = activations
         tree_page = geometry.page * geometry.dcp
         self.layout = Layout(layers)
         config = SimpleNamespace(mamba_chunk_size=geometry.chunk)
@@ -269,7 +261,7 @@ class SGLangDriver(wire.Driver):
         self._parallel.close()
         self._parallel = releases.parallel_as(geometry.dcp)
         self._live, self._claims, self._next_number = {}, {}, 0
-        self._opened = Cache(geometry, tokens, layers)
+        self._opened = Cache(geometry, tokens, getattr(torch, dtype or "float32"), layers)
         self._watch_donations(self._opened.tree)
 
     @property
@@ -425,15 +417,12 @@ class SGLangDriver(wire.Driver):
         if not torch.equal(rows, torch.arange(conv_end - start - len(rows), conv_end - start, dtype=rows.dtype)):
             raise RuntimeError(f"the window is made of the rows {rows.tolist()} of the pass, which do not follow on")
         finals = orders.track_ssm_final_src.tolist()
-        index = None if finals else int(orders.track_ssm_h_src[0])
-        taken = take(index, conv_end)
+        taken = take(None if finals else releases.ordered_chunk(orders), conv_end)
         for layer in range(cache.layout.layer_count):
             temporal, conv = cache.layout.encode(taken, layer)
             states = cache.slots.temporal[layer]
             states[finals] = temporal.to(states.dtype)
-            cache.backend._track_mamba_state_extend(
-                forward, Intermediates(lambda row, state=temporal: state), states, orders
-            )
+            releases.track_extend(cache.backend, forward, temporal, states, orders, cache.activations)
             windows = cache.slots.conv[0][layer]
             windows[forward.mamba_track_indices[forward.mamba_track_mask]] = conv.to(windows.dtype)
 
