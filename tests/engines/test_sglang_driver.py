@@ -167,12 +167,50 @@ def test_the_case_of_34808(client: Client, release: str) -> None:
     assert 16_384 + 64 * take["index"] == take["conv_end"] == depth
 
 
-def test_a_cell_that_sglang_stops_leaves_the_next_one_alone(client: Client, release: str) -> None:
-    client.open(Geometry(64, 128, 1, 256), 600)
-    found = client.call("match", tokens=list(range(600)))
-    with pytest.raises(DriverError, match="Error: "):
-        client.call("extend", request=found["request"], start=64, end=600)
+def test_an_assertion_of_sglang_is_told_in_its_own_words(client: Client, release: str) -> None:
+    """And the driver goes on: the next cell is right."""
+    with pytest.raises(DriverError, match="AssertionError: For SSM models"):
+        client.call("open", geometry={"chunk": 64, "page": 48, "dcp": 1, "interval": 192}, payload="tag", tokens=600)
+    with pytest.raises(DriverError, match="no cache is open"):
+        client.call("match", tokens=[1, 2, 3])
     test_the_case_of_34808(client, release)
+
+
+def test_a_pass_that_sglang_stops(client: Client, release: str) -> None:
+    """34808 asks for a depth on the checkpoint grid, counted from the pass's start, and then asserts it from 0."""
+    client.open(SEED_CASE, 2_000)
+    request = client.call("match", tokens=list(range(1_200)))["request"]
+    client.call("extend", request=request, start=0, end=100)
+    if release == "0.5.18":
+        with pytest.raises(DriverError, match=r"AssertionError: assert i % chunk_size == 0"):
+            client.call("extend", request=request, start=100, end=1_200)
+    else:
+        client.call("extend", request=request, start=100, end=1_200)
+    test_the_case_of_34808(client, release)
+
+
+def test_the_case_of_39115(client: Client, release: str) -> None:
+    """A prefill cut at 64 and ended at 605: the state stands at 576, the tree names 512; corrected in 0.5.21."""
+    client.open(SEED_CASE, 700)
+    serve(client, range(605), 64)
+    found = client.call("match", tokens=list(range(700)))
+    wrong = release in ("0.5.17", "0.5.18", "0.5.19", "0.5.20")
+    assert (found["cached_tokens"], found.get("claimed_depth")) == (512, 576 if wrong else 512)
+
+
+def test_the_case_of_35412(client: Client, release: str) -> None:
+    """Decode snapshots every 256 steps on a tree page of 512: 768 has no node; corrected in 0.5.19."""
+    client.open(SEED_CASE, 900)
+    prompt = list(range(500))
+    request = client.call("match", tokens=prompt)["request"]
+    client.call("extend", request=request, start=0, end=500)
+    steps = [10_000 + step for step in range(300)]
+    for token in steps:
+        client.call("decode", request=request, token=token)
+    client.call("finish", request=request)
+    found = client.call("match", tokens=[*prompt, *steps, 1])
+    wrong = release in ("0.5.17", "0.5.18")
+    assert (found["cached_tokens"], found.get("claimed_depth")) == (512, 768 if wrong else 512)
 
 
 def test_tensors_go_through_sglangs_own_slots(client: Client) -> None:
