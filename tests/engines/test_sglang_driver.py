@@ -1,7 +1,8 @@
 """Real SGLang releases behind the protocol, and our model of their rules held against them.
 
 `pytest -m sglang` needs interpreters that hold a release each: SGLANG_PYTHONS="0.5.17=/path/to/python 0.5.18=...".
-SGLANG_HISTORIES is the number of random histories per release (default 25), SGLANG_SEED the first one's seed.
+SGLANG_HISTORIES is the number of random histories per release (default 25), SGLANG_SEED the first one's seed, and
+SGLANG_OPTIONS goes to the driver.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ RULES: dict[str, Rules] = {
 
 DRIVER = Path(sglang_model.__file__).parent / "drivers" / "sglang"
 
+OPTIONS = os.environ.get("SGLANG_OPTIONS", "").split()
+
 PYTHONS = dict(pair.split("=", 1) for pair in os.environ.get("SGLANG_PYTHONS", "").split())
 
 
@@ -67,7 +70,7 @@ class Client:
     @classmethod
     def start(cls, python: str) -> Client:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        return cls(subprocess.Popen([python, str(DRIVER)], text=True, **pipes))
+        return cls(subprocess.Popen([python, str(DRIVER), *OPTIONS], text=True, **pipes))
 
     def call(self, name: str, **keys: Any) -> dict[str, Any]:
         """One exchange. Every take is granted, and noted with its `index` and `conv_end`."""

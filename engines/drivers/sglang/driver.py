@@ -18,8 +18,9 @@ What is not SGLang's:
   rows are the ones that the backend's `_init_track_conv_indices` names;
 - admission: the history says where prefill is cut, so the token budget (PrefillAdder) is not asked. Since 0.5.21 it
   keeps cuts on the kernel's chunk under dcp, where a history may not;
-- overlap: a result is processed before the next pass is prepared, as `--disable-overlap-schedule` does, though with
-  the two track slots of the overlapped default;
+- when a result is processed: after the last pass of a prompt the next call tells whether it was the last token's, so
+  it waits for that call. Without the driver's option `--overlap` it then comes before the next pass is prepared, as
+  with SGLang's `--disable-overlap-schedule` (though with the two track slots of the default); with it, after;
 - a Req's text, its sampling, streaming and metrics.
 """
 
@@ -82,7 +83,6 @@ class Live:
     number: int
     req: Req
     batch: ScheduleBatch | None = None
-    decoding: bool = False
     donations: list[wire.Donation] = field(default_factory=list)
 
 
@@ -108,9 +108,15 @@ class Cache:
     """One empty SGLang cache, and all that the scheduler holds around it."""
 
     def __init__(
-        self, geometry: wire.Geometry, tokens: int, activations: torch.dtype, layers: Sequence[wire.Layer]
+        self,
+        geometry: wire.Geometry,
+        tokens: int,
+        activations: torch.dtype,
+        layers: Sequence[wire.Layer],
+        overlap: bool,
     ) -> None:
         """activations: what the kernels compute in."""
+        self.overlap = overlap
         self.activations = activations
         tree_page = geometry.page * geometry.dcp
         self.layout = Layout(layers)
@@ -133,6 +139,7 @@ class Cache:
             mamba_radix_cache_strategy="extra_buffer",
             mamba_track_interval=geometry.interval,
             attention_backend="torch_native",
+            disable_overlap_schedule=not overlap,
             device="cpu",
         )
         releases.give_model_config(server_args, self.model_config)
@@ -205,7 +212,7 @@ class Cache:
             SchedulerBatchResultProcessor,
             is_generation=True,
             disaggregation_mode=DisaggregationMode.NULL,
-            enable_overlap=False,
+            enable_overlap=overlap,
             enable_overlap_mlx=False,
             server_args=server_args,
             model_config=self.model_config,
@@ -233,7 +240,9 @@ class Cache:
 class SGLangDriver(wire.Driver):
     """The driver. `open` makes everything anew, so a cell that SGLang stopped leaves nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, overlap: bool) -> None:
+        """overlap: prepare and run a decode step before the result of the pass in front of it is processed."""
+        self._overlap = overlap
         self._opened: Cache | None = None
         self._parallel = releases.parallel_as(1)
         self._live: dict[int, Live] = {}
@@ -261,7 +270,7 @@ class SGLangDriver(wire.Driver):
         self._parallel.close()
         self._parallel = releases.parallel_as(geometry.dcp)
         self._live, self._claims, self._next_number = {}, {}, 0
-        self._opened = Cache(geometry, tokens, getattr(torch, dtype or "float32"), layers)
+        self._opened = Cache(geometry, tokens, getattr(torch, dtype or "float32"), layers, self._overlap)
         self._watch_donations(self._opened.tree)
 
     @property
@@ -310,18 +319,20 @@ class SGLangDriver(wire.Driver):
         self._run_extend(live, start, take)
         if not last:
             req.inflight_middle_chunks += 1
-            self._process_prefill(live, LAST_TOKEN)
+            self._process_result(live.batch, LAST_TOKEN)
             Scheduler.stash_chunked_request(self._cache.scheduler, req)
         return self._donated(live)
 
     def decode(self, request: int, token: int, take: wire.Take) -> list[wire.Donation]:
         live = self._live[request]
-        self._process_result(live, token)
-        donations = self._donated(live)
-        live.decoding = True
+        if not self._overlap:
+            self._process_result(live.batch, token)
+        before = live.batch.copy()
         live.batch.prepare_for_decode()
         self._run_decode(live, take)
-        return donations
+        if self._overlap:
+            self._process_result(before, token)
+        return self._donated(live)
 
     def finish(self, request: int) -> list[wire.Donation]:
         live = self._live[request]
@@ -329,7 +340,13 @@ class SGLangDriver(wire.Driver):
             raise ValueError("the request finishes before its first pass")
         # The scheduler finds by itself that the request has reached its length, and releases it.
         live.req.sampling_params.max_new_tokens = len(live.req.output_ids) + 1
-        self._process_result(live, LAST_TOKEN)
+        before = live.batch.copy()
+        if self._overlap and not releases.foresees_the_length():
+            # One step too many is under way by now: it absorbs the last token.
+            live.batch.prepare_for_decode()
+            if bool(live.batch.mamba_track_mask.any()):
+                raise RuntimeError("the step that overlap runs past the end would be tracked; no one has its state")
+        self._process_result(before, LAST_TOKEN)
         del self._live[request]
         return self._donated(live)
 
@@ -341,7 +358,7 @@ class SGLangDriver(wire.Driver):
             token_to_kv_pool_allocator=cache.allocator,
             tree_cache=cache.tree,
             model_config=cache.model_config,
-            enable_overlap=False,
+            enable_overlap=cache.overlap,
             spec_algorithm=SpeculativeAlgorithm.NONE,
             chunked_req=req if chunked else None,
         )
@@ -441,19 +458,14 @@ class SGLangDriver(wire.Driver):
             windows[orders.mamba_cache_indices] = conv.to(windows.dtype)
             cache.backend._track_mamba_state_decode(forward, windows, states, orders.mamba_cache_indices)
 
-    def _process_result(self, live: Live, token: int) -> None:
-        """The result of the last pass: `token` came out of it."""
-        if not live.decoding:
-            self._process_prefill(live, token)
-            return
-        self._cache.results.process_batch_result_decode(live.batch, self._result(token))
-
-    def _process_prefill(self, live: Live, token: int) -> None:
-        self._cache.results.process_batch_result_prefill(live.batch, self._result(token))
-
-    def _result(self, token: int) -> GenerationBatchResult:
+    def _process_result(self, batch: ScheduleBatch, token: int) -> None:
+        """The result of the last pass processed: `token` came out of it."""
         output = LogitsProcessorOutput(next_token_logits=None)
-        return GenerationBatchResult(logits_output=output, next_token_ids=torch.tensor([token]))
+        result = GenerationBatchResult(logits_output=output, next_token_ids=torch.tensor([token]))
+        if batch.forward_mode.is_decode():
+            self._cache.results.process_batch_result_decode(batch, result)
+        else:
+            self._cache.results.process_batch_result_prefill(batch, result)
 
     def _donated(self, live: Live) -> list[wire.Donation]:
         donations, live.donations = live.donations, []

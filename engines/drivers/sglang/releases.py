@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.runtime_context import get_parallel
 
 
@@ -38,6 +39,11 @@ def set_pass(req: Req, start: int, end: int) -> None:
     else:
         assert req.prefix_len == start
         req.extend_end = end
+
+
+def foresees_the_length() -> bool:
+    """Whether the overlapped loop leaves a request out that the result under way ends by its length: since 0.5.22."""
+    return hasattr(Scheduler, "_reqs_finishing_inflight")
 
 
 def lock_match(tree: Any, req: Req) -> None:
