@@ -56,7 +56,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from states import Layout
+from states import PAST_THE_END, Layout
 
 MOST_REQUESTS = 16
 """Requests that may be live at once."""
@@ -303,6 +303,8 @@ class SGLangDriver(wire.Driver):
         self._copy_on_match(live)
         slot = int(held.mamba_pool_idx)
         number, state = cache.layout.decode(cache.slots.temporal[:, slot], cache.slots.conv[0][:, slot])
+        if number == PAST_THE_END:
+            raise RuntimeError("the state of a step that overlap ran past a request's end is handed out; no one has it")
         return wire.Match(live.number, cached, number, claimed, state)
 
     def extend(self, request: int, start: int, end: int, take: wire.Take) -> list[wire.Donation]:
@@ -344,8 +346,7 @@ class SGLangDriver(wire.Driver):
         if self._overlap and not releases.foresees_the_length():
             # One step too many is under way by now: it absorbs the last token.
             live.batch.prepare_for_decode()
-            if bool(live.batch.mamba_track_mask.any()):
-                raise RuntimeError("the step that overlap runs past the end would be tracked; no one has its state")
+            self._run_decode(live, self._cache.layout.past_the_end)
         self._process_result(before, LAST_TOKEN)
         del self._live[request]
         return self._donated(live)
