@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from mamba_replay_check.checker.geometry import Geometry
+from mamba_replay_check.checker.geometry import Geometry, floor_to
 from mamba_replay_check.engines.base import Engine, EngineFailure, Snapshots
 from mamba_replay_check.engines.process import DriverError
 from mamba_replay_check.engines.sglang_rules import EngineStopped
@@ -76,6 +76,7 @@ class Both:
         if self.one.stopped or self.other.stopped:
             if bool(self.one.stopped) != bool(self.other.stopped):
                 raise Parted("stops", self.one.stopped, self.other.stopped)
+            self.log.append("= both stopped")
             raise StopIteration
         for what, a, b in (
             (name, said, answer),
@@ -84,41 +85,80 @@ class Both:
         ):
             if a != b:
                 raise Parted(what, a, b)
+        if name == "match" and said.cached_tokens:
+            self.log.append("= resumed right" if said.cached_tokens == said.claimed_depth else "= resumed wrong")
         return said
 
 
 def random_geometry(rng: random.Random) -> Geometry:
-    """Pages of 1 to 128 tokens over 1 to 8 ranks."""
-    chunk = rng.choice([64, 64, 64, 128])
-    return Geometry.with_default_interval(chunk, rng.choice([1, 16, 32, 64, 64, 128]), rng.choice([1, 2, 4, 8]))
+    """Kernel chunks of 64 to 256, pages of 1 to 256 tokens over 1 to 8 ranks, decode intervals from the least legal."""
+    chunk = rng.choice([64, 64, 64, 128, 256])
+    page = rng.choice([1, 16, 32, 64, 64, 128, 256])
+    interval = max(chunk, page) * rng.choice([1, 1, 2, 4])
+    return Geometry(chunk, page, rng.choice([1, 2, 4, 8]), interval)
 
 
-def play(rng: random.Random, both: Both, geometry: Geometry, on_pages: bool = False) -> None:
-    """A random history: turns that continue, fork or repeat earlier prompts; prefill cut on and off the page.
+@dataclass
+class Running:
+    """A request of a random history: what of its prompt has run, and the decode steps that are to come."""
 
-    on_pages: cut prefill at whole pages only, as a scheduler does.
-    """
-    grid, page = geometry.checkpoint_grid, geometry.page
-    lengths = [1, 2, 63, 64, 65, grid - 1, grid, grid + 1, grid + page]
+    number: int
+    prompt: list[int]
+    absorbed: int
+    decoded: list[int]
+
+
+def play(rng: random.Random, both: Both, geometry: Geometry) -> None:
+    """A random history: turns that continue, fork or repeat earlier prompts, now and then two at a time; prefill is
+    cut on and off the page."""
     known: list[list[int]] = [[]]
-    for turn in range(rng.randint(2, 5)):
-        stem = rng.choice(known)
-        keep = rng.choice([len(stem), rng.randint(0, len(stem)), len(stem) // grid * grid])
-        grown = rng.choice([rng.choice(lengths), rng.randint(1, 3 * grid)])
-        prompt = stem[: min(keep, 6_000)] + [1_000_000 * (turn + 1) + n for n in range(grown)]
-        found = both.call("match", tokens=prompt)
-        start = found.cached_tokens
-        while start < len(prompt):
-            step = rng.choice([len(prompt) - start, rng.choice(lengths), rng.randint(1, len(prompt) - start)])
-            end = min(start + step, len(prompt))
-            if on_pages and end < len(prompt):
-                end = min(max(end // page * page, start + page), len(prompt))
-            both.call("extend", request=found.request, span=(start, end))
-            start = end
-        steps = rng.choice([0, 0, 0, 1, rng.randint(2, 300)])
-        decoded = [10_000_000 + 1_000 * turn + n for n in range(steps)]
-        for token in decoded:
-            both.call("decode", request=found.request, token=token, span=(start, start + 1))
-            start += 1
-        both.call("finish", request=found.request)
-        known.append(prompt + decoded)
+    running: list[Running] = []
+    for turn in range(rng.randint(2, 6)):
+        if running and rng.random() < 0.8:
+            while running:
+                step(rng, both, geometry, running, known)
+        running.append(admit(rng, both, geometry, known, turn))
+        for _ in range(rng.randint(0, 4)):
+            if running:
+                step(rng, both, geometry, running, known)
+    while running:
+        step(rng, both, geometry, running, known)
+
+
+def admit(rng: random.Random, both: Both, geometry: Geometry, known: list[list[int]], turn: int) -> Running:
+    """One more request, which shares a beginning with an earlier one."""
+    stem = rng.choice(known)
+    keep = rng.choice([len(stem), rng.randint(0, len(stem)), floor_to(len(stem), geometry.tree_page)])
+    stem = stem[: min(keep, 6_000)]
+    # A decode step of a real engine costs most: cross an interval or two, but only from a prompt that ends near one.
+    near = -len(stem) % geometry.interval + geometry.interval - rng.randint(0, 40)
+    grown = rng.choice([rng.choice(lengths(geometry)), rng.randint(1, 3 * geometry.checkpoint_grid), near])
+    prompt = stem + [1_000_000 * (turn + 1) + n for n in range(grown)]
+    crossing = -len(prompt) % geometry.interval + rng.choice([-1, 0, 1, geometry.interval])
+    steps = rng.choice([0, rng.randint(0, 3), crossing if 0 <= crossing < 130 else 1])
+    found = both.call("match", tokens=prompt)
+    decoded = [10_000_000 + 1_000 * turn + n for n in range(steps)]
+    return Running(found.request, prompt, found.cached_tokens, decoded)
+
+
+def step(rng: random.Random, both: Both, geometry: Geometry, running: list[Running], known: list[list[int]]) -> None:
+    """One prefill pass of a running request, or all its decode steps and its end."""
+    one = rng.choice(running)
+    left = len(one.prompt) - one.absorbed
+    if left:
+        length = min(left, rng.choice([left, left, rng.choice(lengths(geometry)), rng.randint(1, left)]))
+        both.call("extend", request=one.number, span=(one.absorbed, one.absorbed + length))
+        one.absorbed += length
+        return
+    for token in one.decoded:
+        both.call("decode", request=one.number, token=token, span=(one.absorbed, one.absorbed + 1))
+        one.absorbed += 1
+    both.call("finish", request=one.number)
+    running.remove(one)
+    known.append(one.prompt + one.decoded)
+
+
+def lengths(geometry: Geometry) -> list[int]:
+    """Lengths on and beside what matters."""
+    sizes = {1, geometry.chunk, geometry.cache_chunk, geometry.tree_page, geometry.checkpoint_grid}
+    return [size + more for size in sorted(sizes) for more in (0, 1, -1) if size + more > 0]

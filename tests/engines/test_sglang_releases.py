@@ -1,7 +1,10 @@
 """Real SGLang releases, and our model of their rules held against them.
 
 `pytest -m sglang` installs 0.5.17 and 0.5.18 on first use; other releases are tried where they are installed already
-(`mamba-replay-check engines install sglang==0.5.23`). SGLANG_HISTORIES is the number of random histories per release.
+(`mamba-replay-check engines install sglang==0.5.23`). SGLANG_HISTORIES is the number of random histories per release,
+SGLANG_FIRST the first one's seed. To see where model and release part, and how often what happened:
+
+    python -m tests.engines.test_sglang_releases RELEASE FIRST COUNT [--overlap]
 """
 
 from __future__ import annotations
@@ -128,6 +131,36 @@ def test_the_case_of_34808(driver: Driver, release: str) -> None:
     assert told.taken[1] == (16_384, 20_450, (depth - 16_384) // 64, depth)
 
 
+def test_the_case_of_39115(driver: Driver, release: str) -> None:
+    """A prefill cut at 64 and ended at 605: the state stands at 576, the tree names 512; corrected in 0.5.21."""
+    told = serve(driver, SEED_CASE, range(605), 64)
+    found = told.engine.match(list(range(605)))
+    wrong = release in ("0.5.17", "0.5.18", "0.5.19", "0.5.20")
+    assert (found.cached_tokens, found.claimed_depth) == (512, 576 if wrong else 512)
+
+
+def test_the_case_of_35412(driver: Driver, release: str) -> None:
+    """Decode snapshots every 256 steps on a tree page of 512: 768 has no node; corrected in 0.5.19."""
+    engine = driver.open(SEED_CASE, "tag", 900, Unmoved())
+    request, taken = engine.match(list(range(500))).request, []
+    engine.extend(request, 0, 500, Noted(0, 500, 64, taken))
+    for step in range(500, 800):
+        engine.decode(request, step, Noted(step, step + 1, 64, taken))
+    engine.finish(request)
+    found = engine.match(list(range(801)))
+    wrong = release in ("0.5.17", "0.5.18")
+    assert (found.cached_tokens, found.claimed_depth) == (512, 768 if wrong else 512)
+
+
+def test_a_pass_that_34808_stops(driver: Driver, release: str) -> None:
+    """It asks for a depth on the checkpoint grid, counted from where the pass starts, and then asserts it from 0."""
+    if release != "0.5.18":
+        serve(driver, SEED_CASE, range(1_200), 100)
+        return
+    with pytest.raises(EngineFailure, match=r"AssertionError: assert i % chunk_size == 0"):
+        serve(driver, SEED_CASE, range(1_200), 100)
+
+
 def test_a_cell_that_sglang_stops_leaves_the_next_one_alone(driver: Driver, release: str) -> None:
     engine = driver.open(Geometry(64, 128, 1, 256), "tag", 600, Unmoved())
     found = engine.match(list(range(600)))
@@ -177,21 +210,27 @@ def test_the_model_agrees(driver: Driver, release: str) -> None:
         assert found is None, f"seed {seed}, {geometry}: {found.args}\n" + "\n".join(log)
 
 
-def survey(release: str, first: int, count: int) -> None:
-    """Where model and release part, the shortest history of each kind: python -m FILE RELEASE FIRST COUNT."""
-    driver, kinds, shortest = Driver(driver_command(f"sglang=={release}"), 120), Counter(), {}
+def survey(release: str, first: int, count: int, *options: str) -> None:
+    """Where model and release part, the shortest history of each kind, and what the histories held."""
+    driver, kinds, held, shortest = (
+        Driver([*driver_command(f"sglang=={release}"), *options], 120),
+        Counter(),
+        Counter(),
+        {},
+    )
     for seed in range(first, first + count):
         geometry, log, found = parted(driver, RULES[release], seed)
         kind = "agree" if found is None else f"{log[-1].split()[0]}: {found.args[0]}"
         kinds[kind] += 1
+        held.update(line.split()[0] if line[0] != "=" else line[2:] for line in log)
         if found is not None and (kind not in shortest or len(log) < len(shortest[kind][2])):
             shortest[kind] = seed, geometry, log, found.args
     driver.close()
-    print(release, dict(kinds))
+    print(release, *options, dict(kinds), dict(held))
     for kind, (seed, geometry, log, (_, model, real)) in shortest.items():
         print(f"- {kind}: seed {seed}, {geometry}\n    model   {model}\n    release {real}")
         print("\n".join(f"    {line}" for line in log[-8:]))
 
 
 if __name__ == "__main__":
-    survey(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    survey(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -1,5 +1,6 @@
-"""Run by the Python of an environment that holds SGLang: `PYTHON engines/drivers/sglang`. See driver.py."""
+"""Run by the Python of an environment that holds SGLang: `PYTHON engines/drivers/sglang [--overlap]`. See driver.py."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def make() -> wire.Driver:
     cpu.prepare()
     from driver import SGLangDriver
 
-    return SGLangDriver()
+    return SGLangDriver(overlap=options.overlap)
 
 
+parser = argparse.ArgumentParser(description="SGLang behind the engine protocol, on standard input and output.")
+parser.add_argument("--overlap", action="store_true", help="process results as SGLang's overlapped scheduler does")
+options = parser.parse_args()
 wire.main(make)

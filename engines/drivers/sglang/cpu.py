@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import sys
 import warnings
 
 import torch
@@ -11,22 +13,29 @@ import torch
 
 def prepare() -> None:
     """Call once, before the first import of sglang."""
+    # One path on every machine: a GPU that is there is not used, and neither is SGLang's own CPU build.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
     # The allocator and the decode tracking copy with Triton kernels and have no other path: interpret them.
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    _define_torchvision_operators()
+    _repair_torchvision()
     _never_pin_memory()
 
 
-def _define_torchvision_operators() -> None:
-    """The torchvision at hand may be built for CUDA; it registers fakes for operators that its library then lacks."""
-    global _library
-    _library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+def _repair_torchvision() -> None:
+    """A torchvision that was built for CUDA cannot load its library, and then misses two operators while imported."""
+    try:
+        importlib.import_module("torchvision")
+    except (RuntimeError, ImportError):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        global _operators  # they live as long as this object
+        _operators = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def _never_pin_memory() -> None:

@@ -12,13 +12,15 @@ Every decision is made by the release's own code, in the order in which its sche
 
 What is not SGLang's:
 
-- the kernels' arithmetic: wherever a kernel would leave a state that is copied, the checker's is taken;
+- the kernels' arithmetic: wherever a kernel would leave a state that is copied, the checker's is taken. As the KDA
+  kernels do, it is rounded to the activations' dtype when it is an intermediate one, until 0.5.20 keeps it whole;
 - the copy of the convolution's window out of a prefill pass, one line in the middle of each backend's kernels: the
   rows are the ones that the backend's `_init_track_conv_indices` names;
 - admission: the history says where prefill is cut, so the token budget (PrefillAdder) is not asked. Since 0.5.21 it
   keeps cuts on the kernel's chunk under dcp, where a history may not;
-- overlap: a result is processed before the next pass is prepared, as `--disable-overlap-schedule` does, though with
-  the two track slots of the overlapped default;
+- when a result is processed: after the last pass of a prompt the next call tells whether it was the last token's, so
+  it waits for that call. Without the driver's option `--overlap` it then comes before the next pass is prepared, as
+  with SGLang's `--disable-overlap-schedule` (though with the two track slots of the default); with it, after;
 - a Req's text, its sampling, streaming and metrics.
 """
 
@@ -54,7 +56,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from states import Layout
+from states import PAST_THE_END, Layout
 
 MOST_REQUESTS = 16
 """Requests that may be live at once."""
@@ -81,7 +83,6 @@ class Live:
     number: int
     req: Req
     batch: ScheduleBatch | None = None
-    decoding: bool = False
     donations: list[wire.Donation] = field(default_factory=list)
 
 
@@ -91,19 +92,6 @@ class Backend(MambaAttnBackendBase):
     def __init__(self, runner: Any) -> None:
         super().__init__(runner)
         self.conv_states_shape = runner.req_to_token_pool.mamba_pool.mamba_cache.conv[0].shape
-
-
-class Intermediates:
-    """The kernel's output `h` of one layer, read as the backend reads it: by rows, which the checker is asked for."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def squeeze(self, dim: int) -> Intermediates:
-        return self
-
-    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self._rows(int(index)) for index in indices])
 
 
 class Unheard:
@@ -119,7 +107,17 @@ class Unheard:
 class Cache:
     """One empty SGLang cache, and all that the scheduler holds around it."""
 
-    def __init__(self, geometry: wire.Geometry, tokens: int, layers: Sequence[wire.Layer]) -> None:
+    def __init__(
+        self,
+        geometry: wire.Geometry,
+        tokens: int,
+        activations: torch.dtype,
+        layers: Sequence[wire.Layer],
+        overlap: bool,
+    ) -> None:
+        """activations: what the kernels compute in."""
+        self.overlap = overlap
+        self.activations = activations
         tree_page = geometry.page * geometry.dcp
         self.layout = Layout(layers)
         config = SimpleNamespace(mamba_chunk_size=geometry.chunk)
@@ -141,6 +139,7 @@ class Cache:
             mamba_radix_cache_strategy="extra_buffer",
             mamba_track_interval=geometry.interval,
             attention_backend="torch_native",
+            disable_overlap_schedule=not overlap,
             device="cpu",
         )
         releases.give_model_config(server_args, self.model_config)
@@ -213,7 +212,7 @@ class Cache:
             SchedulerBatchResultProcessor,
             is_generation=True,
             disaggregation_mode=DisaggregationMode.NULL,
-            enable_overlap=False,
+            enable_overlap=overlap,
             enable_overlap_mlx=False,
             server_args=server_args,
             model_config=self.model_config,
@@ -241,7 +240,9 @@ class Cache:
 class SGLangDriver(wire.Driver):
     """The driver. `open` makes everything anew, so a cell that SGLang stopped leaves nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, overlap: bool) -> None:
+        """overlap: prepare and run a decode step before the result of the pass in front of it is processed."""
+        self._overlap = overlap
         self._opened: Cache | None = None
         self._parallel = releases.parallel_as(1)
         self._live: dict[int, Live] = {}
@@ -269,7 +270,7 @@ class SGLangDriver(wire.Driver):
         self._parallel.close()
         self._parallel = releases.parallel_as(geometry.dcp)
         self._live, self._claims, self._next_number = {}, {}, 0
-        self._opened = Cache(geometry, tokens, layers)
+        self._opened = Cache(geometry, tokens, getattr(torch, dtype or "float32"), layers, self._overlap)
         self._watch_donations(self._opened.tree)
 
     @property
@@ -302,6 +303,8 @@ class SGLangDriver(wire.Driver):
         self._copy_on_match(live)
         slot = int(held.mamba_pool_idx)
         number, state = cache.layout.decode(cache.slots.temporal[:, slot], cache.slots.conv[0][:, slot])
+        if number == PAST_THE_END:
+            raise RuntimeError("the state of a step that overlap ran past a request's end is handed out; no one has it")
         return wire.Match(live.number, cached, number, claimed, state)
 
     def extend(self, request: int, start: int, end: int, take: wire.Take) -> list[wire.Donation]:
@@ -318,18 +321,20 @@ class SGLangDriver(wire.Driver):
         self._run_extend(live, start, take)
         if not last:
             req.inflight_middle_chunks += 1
-            self._process_prefill(live, LAST_TOKEN)
+            self._process_result(live.batch, LAST_TOKEN)
             Scheduler.stash_chunked_request(self._cache.scheduler, req)
         return self._donated(live)
 
     def decode(self, request: int, token: int, take: wire.Take) -> list[wire.Donation]:
         live = self._live[request]
-        self._process_result(live, token)
-        donations = self._donated(live)
-        live.decoding = True
+        if not self._overlap:
+            self._process_result(live.batch, token)
+        before = live.batch.copy()
         live.batch.prepare_for_decode()
         self._run_decode(live, take)
-        return donations
+        if self._overlap:
+            self._process_result(before, token)
+        return self._donated(live)
 
     def finish(self, request: int) -> list[wire.Donation]:
         live = self._live[request]
@@ -337,7 +342,12 @@ class SGLangDriver(wire.Driver):
             raise ValueError("the request finishes before its first pass")
         # The scheduler finds by itself that the request has reached its length, and releases it.
         live.req.sampling_params.max_new_tokens = len(live.req.output_ids) + 1
-        self._process_result(live, LAST_TOKEN)
+        before = live.batch.copy()
+        if self._overlap and not releases.foresees_the_length():
+            # One step too many is under way by now: it absorbs the last token.
+            live.batch.prepare_for_decode()
+            self._run_decode(live, self._cache.layout.past_the_end)
+        self._process_result(before, LAST_TOKEN)
         del self._live[request]
         return self._donated(live)
 
@@ -349,7 +359,7 @@ class SGLangDriver(wire.Driver):
             token_to_kv_pool_allocator=cache.allocator,
             tree_cache=cache.tree,
             model_config=cache.model_config,
-            enable_overlap=False,
+            enable_overlap=cache.overlap,
             spec_algorithm=SpeculativeAlgorithm.NONE,
             chunked_req=req if chunked else None,
         )
@@ -425,15 +435,12 @@ class SGLangDriver(wire.Driver):
         if not torch.equal(rows, torch.arange(conv_end - start - len(rows), conv_end - start, dtype=rows.dtype)):
             raise RuntimeError(f"the window is made of the rows {rows.tolist()} of the pass, which do not follow on")
         finals = orders.track_ssm_final_src.tolist()
-        index = None if finals else int(orders.track_ssm_h_src[0])
-        taken = take(index, conv_end)
+        taken = take(None if finals else releases.ordered_chunk(orders), conv_end)
         for layer in range(cache.layout.layer_count):
             temporal, conv = cache.layout.encode(taken, layer)
             states = cache.slots.temporal[layer]
             states[finals] = temporal.to(states.dtype)
-            cache.backend._track_mamba_state_extend(
-                forward, Intermediates(lambda row, state=temporal: state), states, orders
-            )
+            releases.track_extend(cache.backend, forward, temporal, states, orders, cache.activations)
             windows = cache.slots.conv[0][layer]
             windows[forward.mamba_track_indices[forward.mamba_track_mask]] = conv.to(windows.dtype)
 
@@ -452,19 +459,14 @@ class SGLangDriver(wire.Driver):
             windows[orders.mamba_cache_indices] = conv.to(windows.dtype)
             cache.backend._track_mamba_state_decode(forward, windows, states, orders.mamba_cache_indices)
 
-    def _process_result(self, live: Live, token: int) -> None:
-        """The result of the last pass: `token` came out of it."""
-        if not live.decoding:
-            self._process_prefill(live, token)
-            return
-        self._cache.results.process_batch_result_decode(live.batch, self._result(token))
-
-    def _process_prefill(self, live: Live, token: int) -> None:
-        self._cache.results.process_batch_result_prefill(live.batch, self._result(token))
-
-    def _result(self, token: int) -> GenerationBatchResult:
+    def _process_result(self, batch: ScheduleBatch, token: int) -> None:
+        """The result of the last pass processed: `token` came out of it."""
         output = LogitsProcessorOutput(next_token_logits=None)
-        return GenerationBatchResult(logits_output=output, next_token_ids=torch.tensor([token]))
+        result = GenerationBatchResult(logits_output=output, next_token_ids=torch.tensor([token]))
+        if batch.forward_mode.is_decode():
+            self._cache.results.process_batch_result_decode(batch, result)
+        else:
+            self._cache.results.process_batch_result_prefill(batch, result)
 
     def _donated(self, live: Live) -> list[wire.Donation]:
         donations, live.donations = live.donations, []

@@ -6,10 +6,13 @@ What a release DECIDES is never here: that is its own code, which driver.py call
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.runtime_context import get_parallel
 
 
@@ -38,6 +41,11 @@ def set_pass(req: Req, start: int, end: int) -> None:
         req.extend_end = end
 
 
+def foresees_the_length() -> bool:
+    """Whether the overlapped loop leaves a request out that the result under way ends by its length: since 0.5.22."""
+    return hasattr(Scheduler, "_reqs_finishing_inflight")
+
+
 def lock_match(tree: Any, req: Req) -> None:
     """Admission pins what was matched."""
     if hasattr(tree, "lock"):
@@ -46,6 +54,43 @@ def lock_match(tree: Any, req: Req) -> None:
     result = tree.inc_lock_ref(req.last_node)
     req.swa_uuid_for_lock = result.swa_uuid_for_lock
     req.skip_lock_node_ids = {}
+
+
+def ordered_chunk(orders: Any) -> int:
+    """Which intermediate state the backend orders for the only request of the batch.
+
+    Since 0.5.20 there are two orders: a row of the kernel's output `h`, and the chunk at which the kernel itself is to
+    save its state. The KDA kernels go by the second.
+    """
+    chunk = getattr(orders, "track_chunk_idx", None)
+    return int((orders.track_ssm_h_src if chunk is None else chunk)[0])
+
+
+class Intermediates:
+    """The kernel's output `h` of one layer, of which only the row that the backend reads was taken."""
+
+    def __init__(self, row: torch.Tensor) -> None:
+        self._row = row
+
+    def squeeze(self, dim: int) -> Intermediates:
+        return self
+
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        return self._row.expand(len(indices), *self._row.shape)
+
+
+def track_extend(
+    backend: Any, forward: Any, state: torch.Tensor, slots: torch.Tensor, orders: Any, activations: torch.dtype
+) -> None:
+    """Let the backend copy one layer's state of a prefill pass to its track slot, or the active slot's if it is final.
+
+    state: the intermediate one. `h` has the dtype of the activations; what the kernel saves by itself is float32.
+    """
+    track = backend._track_mamba_state_extend
+    if "h_track_buf" in inspect.signature(track).parameters:
+        track(forward, None, slots, orders, h_track_buf=state.unsqueeze(0))
+    else:
+        track(forward, Intermediates(state.to(activations)), slots, orders)
 
 
 def parallel_as(dcp: int) -> ExitStack:

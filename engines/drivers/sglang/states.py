@@ -15,6 +15,9 @@ import wire
 DIGITS = 8
 """Hexadecimal digits of a number: small enough for bfloat16 to keep each, and 16**8 of them are never taken."""
 
+PAST_THE_END = 16**DIGITS - 2
+"""Stands for a snapshot that the checker cannot be asked for: of a step that the history does not have."""
+
 TAG_LAYER = wire.Layer(recurrent=(1, 1, DIGITS), window=(3, DIGITS))
 
 
@@ -48,6 +51,13 @@ class Layout:
         """[channels, tokens]."""
         tokens, channels = self._shape.window
         return channels, tokens
+
+    def past_the_end(self, index: int | None, conv_end: int) -> wire.Taken:
+        """A `take` of a step that the history does not have."""
+        shapes = [self._shape] * self.real_layers
+        return wire.Taken(
+            PAST_THE_END, [wire.LayerState(*(torch.full(size, torch.nan) for size in one)) for one in shapes]
+        )
 
     def encode(self, taken: wire.Taken, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(temporal, conv) of one layer of a snapshot."""
