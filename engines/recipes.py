@@ -51,7 +51,7 @@ class Recipe:
 RECIPES = (
     Recipe(
         "sglang",
-        ("0.5.17", "0.5.18", "0.5.19", "0.5.23"),
+        ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
         (
             ("install", "--no-deps", "sglang=={version}"),
             ("install", "--no-deps", "-r", "{packages}"),

@@ -380,7 +380,16 @@ def baseline(
 
 @app.command()
 def conform(
-    engine_cmd: Annotated[str, typer.Option(help="The command line that starts the driver.", metavar="CMD")],
+    engine_cmd: Annotated[
+        str | None, typer.Option(help="The command line that starts the driver.", metavar="CMD")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="A real engine, whose driver is to be tried, e.g. sglang==0.5.23.", metavar="NAME"),
+    ] = None,
+    engine_python: Annotated[
+        Path | None, typer.Option(help="The Python that has the engine that --engine names.", metavar="FILE")
+    ] = None,
     engine_timeout: Annotated[float, typer.Option(help="Seconds for each answer.", metavar="SECONDS")] = 120.0,
 ) -> None:
     """Try a driver against the engine protocol (docs/engine-protocol.md), rule by rule.
@@ -390,12 +399,17 @@ def conform(
 
     def talk() -> int:
         from ..engines.base import EngineFailure
-        from ..engines.catalog import EngineError, driver_command
+        from ..engines.catalog import EngineError, driver_command, is_external
         from .conform_command import run
 
+        choices = Choices(
+            engine=engine, engine_cmd=engine_cmd, engine_python=engine_python, engine_timeout=engine_timeout
+        )
         try:
-            engine = engine_of(Choices(engine_cmd=engine_cmd, engine_timeout=engine_timeout))
-            return run(driver_command(engine), engine_timeout, _Screen(emoji=False))
+            name = engine_of(choices)
+            if not is_external(name):
+                raise EngineError('conform tries a driver: give --engine-cmd "CMD", or --engine sglang==VERSION')
+            return run(driver_command(name, engine_python), engine_timeout, _Screen(emoji=False))
         except (EngineError, EngineFailure) as error:
             raise ConfigError(str(error)) from error
 

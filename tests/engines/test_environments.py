@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,6 @@ from mamba_replay_check.engines.environments import (
     Environments,
     State,
     cache_folder,
-    ensure,
 )
 from mamba_replay_check.engines.recipes import RECIPES, EnvironmentFailure, Recipe, find
 
@@ -330,34 +328,3 @@ def test_the_cache_can_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(CACHE, "mine")
     assert cache_folder() == tmp_path / "mine", "an environment's path must not depend on where it is used"
-
-
-IMPORTS = """
-import torch
-try:
-    import torchvision
-except RuntimeError:  # a build for CUDA beside a CPU build of torch: it misses the operators of its own library
-    import sys
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor a, Tensor b, float c) -> Tensor")
-import sglang
-from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
-from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.layers.attention.hybrid_linear_attn_backend import MambaAttnBackendBase
-print(sglang.__version__)
-"""
-
-
-@pytest.mark.sglang
-@pytest.mark.parametrize("version", RECIPES[0].tried)
-def test_a_real_release(version: str) -> None:
-    """In the user's own cache: hundreds of megabytes are fetched once."""
-    python = ensure(f"sglang=={version}", silence)
-    done = subprocess.run([python, "-I", "-c", IMPORTS], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == version

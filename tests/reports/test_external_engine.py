@@ -102,6 +102,13 @@ def test_conform(call: Call, driver: str, status: int, said: str) -> None:
     assert said in done.out
 
 
+@pytest.mark.parametrize("engine", [(), ("--engine", "model:sglang-0.5.18")])
+def test_conform_without_a_driver(call: Call, engine: tuple[str, ...]) -> None:
+    done = call("conform", *engine, json_too=False)
+    assert done.status == 2
+    assert done.err.startswith("error: conform tries a driver: give --engine-cmd")
+
+
 @pytest.mark.parametrize("driver, said", [("no-such-program", "there is no program"), (f"{MODEL} x die", "Crash")])
 def test_conform_with_nothing_to_talk_to(call: Call, driver: str, said: str) -> None:
     done = call("conform", "--engine-cmd", driver, json_too=False)

@@ -44,6 +44,12 @@ def test_the_model_is_the_release(call: Call) -> None:
     assert real.cells == model.cells
 
 
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.18"])
+def test_the_driver_keeps_the_protocol(call: Call, release: str) -> None:
+    done = call("conform", "--engine", f"sglang=={release}", json_too=False)
+    assert (done.status, done.out.splitlines()[-1]) == (0, "The driver keeps all 18 rules.")
+
+
 def test_a_python_that_has_the_engine(call: Call) -> None:
     python = str(ensure("sglang==0.5.18", lambda step, line: None))
     done = call(*CASE, "--prompt", "600n64", "--engine", "sglang", "--engine-python", python)
@@ -55,4 +61,4 @@ def test_a_python_that_has_the_engine(call: Call) -> None:
 def test_a_python_that_has_it_not(call: Call) -> None:
     done = call(*CASE, "--engine", "sglang", "--engine-python", sys.executable)
     assert done.status == 2
-    assert "No module named 'sglang'" in done.err
+    assert "No module named 'sglang" in done.err

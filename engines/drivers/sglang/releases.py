@@ -52,6 +52,9 @@ def lock_match(tree: Any, req: Req) -> None:
         req.lock = tree.lock(req.last_node)
         return
     result = tree.inc_lock_ref(req.last_node)
+    if hasattr(req, "lock_receipt"):
+        req.lock_receipt = result.to_dec_params()
+        return
     req.swa_uuid_for_lock = result.swa_uuid_for_lock
     req.skip_lock_node_ids = {}
 
