@@ -280,7 +280,7 @@ def test_what_was_not_tried_is_said(environments: Environments) -> None:
     assert find("tiny==1.1", environments.recipes).note == " (an untried release: known to work are 1.0)"
 
 
-ACCEPTED = "Accepted: sglang==VERSION (0.5.17, 0.5.18, 0.5.19, 0.5.23) or vllm==VERSION (0.32.0)"
+ACCEPTED = f"Accepted: sglang==VERSION ({', '.join(RECIPES[0].tried)}) or vllm==VERSION (0.32.0)"
 
 
 @pytest.mark.parametrize(
