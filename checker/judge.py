@@ -43,8 +43,11 @@ def judge(cell: Cell, replay: Replay, location: Location, difference: Diff) -> V
         return _misaligned(nearest, replay, Part.WINDOW, difference)
     if not difference.is_clean:
         size = f"hidden states are off by up to {difference.largest:.1e}, {difference.over_noise:.0f}x the noise floor"
-        if location.distance > difference.noise.limit or not location.windows:
-            return Verdict(Kind.PRECISION, reason=f"the state was rounded by {location.distance:.1e}: {size}")
+        if not location.windows:
+            return Verdict(Kind.FOREIGN, reason="the convolution window matches the prompt at no depth")
+        for part, distance in (("state", location.distance), ("convolution window", location.window_distance)):
+            if distance > difference.noise.limit:
+                return Verdict(Kind.PRECISION, reason=f"the {part} was rounded by {distance:.1e}: {size}")
         return Verdict(Kind.DISAGREEMENT, reason=f"the state stands at the right depth, and yet {size}")
     if replay.cached_tokens < cell.reusable:
         return _lost(cell, replay)

@@ -57,6 +57,7 @@ class Location:
     distance:   the largest relative distance over layers, |payload - cold| / |cold|, at that depth; 0 is bit-identical.
     windows:    the depths at which all layers' convolution windows match; empty when none does.
     by_layer:   each recurrent layer's own depth, None where it matches nowhere.
+    window_distance: as `distance`, of the windows; infinite when they match nowhere.
     """
 
     standing: Standing
@@ -65,6 +66,7 @@ class Location:
     distance: float
     windows: tuple[int, ...]
     by_layer: dict[int, int | None]
+    window_distance: float = 0.0
 
     def __post_init__(self) -> None:
         assert (self.depth is not None) == bool(self.depths) == (self.standing is Standing.AT)
@@ -84,24 +86,25 @@ class Location:
 
 def locate(payload: StackState, trajectory: Trajectory) -> Location:
     """Find the payload on the trajectory. Reads `trajectory.cold`; changes nothing."""
-    windows = _windows(payload, trajectory)
+    windows, window_distance = _windows(payload, trajectory)
     nowhere: dict[int, int | None] = dict.fromkeys(payload)
     if any(_is_unwritten(state.recurrent) for state in payload.values()):
-        return Location(Standing.UNWRITTEN, None, (), float("inf"), windows, nowhere)
+        return Location(Standing.UNWRITTEN, None, (), float("inf"), windows, nowhere, window_distance)
     found: dict[int, dict[int, float]] = {}
     guesses = list(windows)
     for layer, state in payload.items():
         found[layer] = _depths(layer, state.recurrent, trajectory, guesses)
         if not found[layer]:  # the deeper layers cannot save it
-            return Location(Standing.NOWHERE, None, (), float("inf"), windows, nowhere)
+            return Location(Standing.NOWHERE, None, (), float("inf"), windows, nowhere, window_distance)
         guesses = list(found[layer])
     common = tuple(sorted(set.intersection(*(set(depths) for depths in found.values()))))
     if not common:
         nearest = {layer: min(depths, key=depths.__getitem__) for layer, depths in found.items()}
         distance = max(found[layer][depth] for layer, depth in nearest.items())
-        return Location(Standing.LAYERS_DISAGREE, None, (), distance, windows, nearest)
+        return Location(Standing.LAYERS_DISAGREE, None, (), distance, windows, nearest, window_distance)
     distance = max(depths[common[0]] for depths in found.values())
-    return Location(Standing.AT, common[0], common, distance, windows, dict.fromkeys(payload, common[0]))
+    here = dict.fromkeys(payload, common[0])
+    return Location(Standing.AT, common[0], common, distance, windows, here, window_distance)
 
 
 def boundary_distances(payload: StackState, trajectory: Trajectory) -> np.ndarray:
@@ -180,29 +183,36 @@ def _token_by_token(layer: int, trajectory: Trajectory, guesses: list[int]) -> I
         yield start, states, float((states[-1] - kernel.double().cpu()).norm())
 
 
-def _windows(payload: StackState, trajectory: Trajectory) -> tuple[int, ...]:
-    """The depths at which every layer's convolution window is the payload's."""
+def _windows(payload: StackState, trajectory: Trajectory) -> tuple[tuple[int, ...], float]:
+    """The depths at which every layer's convolution window is the payload's, and how far from it at the most."""
     common: set[int] | None = None
+    farthest = 0.0
     for layer, state in payload.items():
-        here = _window_depths(state, trajectory.cold.recurrent[layer].raw)
+        here, distance = _window_depths(state, trajectory.cold.recurrent[layer].raw)
         common = here if common is None else common & here
-    return tuple(sorted(common or ()))
+        farthest = max(farthest, distance)
+    return (tuple(sorted(common)), farthest) if common else ((), float("inf"))
 
 
-def _window_depths(state: RecurrentState, raw: Tensor) -> set[int]:
-    """Depths whose window is the payload's, or else the nearest one, if it is nearer than half way to the next."""
+def _window_depths(state: RecurrentState, raw: Tensor) -> tuple[set[int], float]:
+    """Depths whose window is the payload's, or else the nearest one, if it is nearer than half way to the next; and the
+    distance to it, relative to it."""
     window = state.window.to(raw.dtype)
     starts = len(raw) - len(window) + 1
     # One channel of one row tells nearly all depths apart, and costs next to nothing.
     likely = (raw[:starts, 0] == window[0, 0]).nonzero().flatten().tolist()
     same = {i for i in likely if torch.equal(raw[i : i + len(window)], window)}
     if same:
-        return same
+        return same, 0.0
     apart = _window_distances(raw, window)
     nearest = int(apart.argmin())
-    steps = _window_distances(raw, raw[nearest : nearest + len(window)])
+    cold = raw[nearest : nearest + len(window)]
+    steps = _window_distances(raw, cold)
+    size = float(cold.double().norm())
     gap = float(steps[steps > 0].min()) if bool((steps > 0).any()) else float(window.double().norm())
-    return {nearest} if float(apart[nearest]) < gap / 2 else set()
+    if not float(apart[nearest]) < gap / 2:
+        return set(), float("inf")
+    return {nearest}, float(apart[nearest]) / max(size, 1e-300)
 
 
 def _window_distances(raw: Tensor, window: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def cell_as_dict(run: Run, result: CellResult, *, details: bool = False) -> dict
             "depths": list(location.depths),
             "distance": _number(location.distance),
             "windows": list(location.windows),
+            "window_distance": _number(location.window_distance),
         },
         "ledger": None
         if result.ledger is None

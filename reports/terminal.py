@@ -215,7 +215,12 @@ def located(result: CellResult) -> str:
     if location.depth is None:
         return f"located by its numbers: {location.standing}"
     exactly = "bit for bit" if location.distance == 0 else f"relative distance {location.distance:.1e}"
-    return f"located by its numbers: depth {location.depth}, {exactly}"
+    said = f"located by its numbers: depth {location.depth}, {exactly}"
+    if not location.windows:
+        return f"{said}; the convolution window is nowhere"
+    if location.window_distance:
+        return f"{said}; the convolution window is off by {location.window_distance:.1e}"
+    return said
 
 
 def differing(result: CellResult) -> str:

@@ -85,7 +85,8 @@ function numbers(cell) {
   if (cell.located) {
     rows.push(['located depth, by its numbers', cell.located.depth ?? cell.located.standing]);
     const windows = cell.located.windows;
-    rows.push(['located convolution window', windows.slice(0, 5).join(', ') + (windows.length > 5 ? ' ...' : '') || 'nowhere']);
+    const off = cell.located.window_distance ? `, off by ${cell.located.window_distance.toExponential(1)}` : '';
+    rows.push(['located convolution window', windows.slice(0, 5).join(', ') + (windows.length > 5 ? ' ...' : '') + off || 'nowhere']);
   }
   if (cell.diff) {
     rows.push(

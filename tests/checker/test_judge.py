@@ -22,9 +22,11 @@ def replay(cached: int = 768, tag: int | None = 768, donations: tuple = (), fail
     return Replay(cached, tag, tag, tag, donations, failure=failure)
 
 
-def at(*depths: int, distance: float = 0.0, windows: tuple[int, ...] | None = None) -> Location:
-    windows = depths if windows is None else windows
-    return Location(Standing.AT, depths[0], depths, distance, windows, dict.fromkeys(range(3), depths[0]))
+def at(
+    *depths: int, distance: float = 0.0, windows: tuple[int, ...] | None = None, window_distance: float = 0.0
+) -> Location:
+    windows, here = depths if windows is None else windows, dict.fromkeys(range(3), depths[0])
+    return Location(Standing.AT, depths[0], depths, distance, windows, here, window_distance)
 
 
 def off(standing: Standing, **by_layer: int) -> Location:
@@ -64,6 +66,14 @@ def diff(start: int = 768, first_wrong: int | None = None, size: float = 0.5) ->
         (replay(), at(768), diff(first_wrong=768), "disagreement: the state stands at the right depth, and yet"),
         (replay(), at(768, distance=1e-3), diff(first_wrong=768), "precision: the state was rounded by 1.0e-03"),
         (replay(), at(768, distance=1e-3), diff(), "ok"),
+        (
+            replay(),
+            at(768, window_distance=1e-3),
+            diff(first_wrong=768),
+            "precision: the convolution window was rounded by 1.0e-03",
+        ),
+        (replay(), at(768, window_distance=1e-3), diff(), "ok"),
+        (replay(), at(768, windows=()), diff(first_wrong=768), "foreign state: the convolution window matches"),
         (replay(tag=896), at(896), diff(), "disagreement: the recurrent state stands at 896 and the engine resumes at"),
         (replay(tag=896), at(896), diff(first_wrong=800), "disagreement: "),
         (replay(), at(768, windows=(765,)), diff(), "disagreement: the convolution window stands at 765"),

@@ -190,6 +190,34 @@ def test_rounded_snapshot() -> None:
     assert 1e-4 < found.location.distance < 2**-8, "bfloat16 rounds to 8 significant bits"
 
 
+def on_windows(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
+    """Tamper with the convolution windows of the state that is handed back."""
+
+    def answer(match: Match) -> Match:
+        def read() -> StackState:
+            state = match.payload.read()
+            return {layer: replace(each, window=change(each.window)) for layer, each in state.items()}
+
+        return replace(match, payload=replace(match.payload, read=read))
+
+    return tampered(answer=answer)
+
+
+def test_rounded_window() -> None:
+    """The window of raw inputs went through bfloat16, the state did not."""
+    found = result_of(on_windows(lambda window: window.bfloat16().float()))
+    assert str(found.verdict).startswith("precision: the convolution window was rounded by ")
+    assert (found.location.depth, found.location.windows, found.location.distance) == (768, (768,), 0.0)
+    assert 1e-4 < found.location.window_distance < 2**-8
+
+
+@pytest.mark.parametrize("change", [torch.zeros_like, lambda window: window.flip(0) + 1])
+def test_foreign_window(change: Callable) -> None:
+    found = result_of(on_windows(change))
+    assert str(found.verdict) == "foreign state: the convolution window matches the prompt at no depth"
+    assert found.location.depth == 768
+
+
 def test_tag_and_numbers_disagree() -> None:
     """The snapshot is tagged right and its bytes are of another depth: a slot overwritten behind the engine's back."""
 

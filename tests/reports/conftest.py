@@ -32,9 +32,9 @@ class Outcome:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment without what would colour or widen the output."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "NO_COLOR")}
-    return kept | changes
+    """The environment without what would colour, widen or still the output."""
+    loud = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CI", "TERM"}
+    return {k: v for k, v in os.environ.items() if k not in loud} | {"TERM": "xterm-256color"} | changes
 
 
 def strictly(text: str) -> Any:

@@ -183,8 +183,8 @@ def _state_depth(kind: Kind) -> int:
 
 def _located(depth: int, unknown: bool) -> dict[str, Any]:
     if unknown:
-        return {"standing": "nowhere", "depth": None, "distance": None, "windows": []}
-    return {"standing": "at a depth", "depth": depth, "distance": 0.0, "windows": [depth]}
+        return {"standing": "nowhere", "depth": None, "distance": None, "windows": [], "window_distance": None}
+    return {"standing": "at a depth", "depth": depth, "distance": 0.0, "windows": [depth], "window_distance": 0.0}
 
 
 def _ledger(depth: int, cached: int) -> list[dict[str, int]]:
