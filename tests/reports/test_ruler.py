@@ -131,7 +131,14 @@ def cells(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _located(depth: int | None, windows: list[int]) -> dict[str, Any]:
-    return {"standing": "at a depth", "depth": depth, "depths": [], "distance": 0.0, "windows": windows, "window_distance": 0.0}
+    return {
+        "standing": "at a depth",
+        "depth": depth,
+        "depths": [],
+        "distance": 0.0,
+        "windows": windows,
+        "window_distance": 0.0,
+    }
 
 
 @given(cells(), st.integers(LEAST_WIDTH, 200))
