@@ -38,15 +38,18 @@ class Cell:
 
         An engine keeps the deepest state of each prefill pass, in whole cache chunks from where the pass begins, and
         the last one of decoding, at a safe interval. The tree can name it on a tree page, and a match stops one token
-        before the end of the prompt.
+        before the end of the prompt. Where the prompts part, it is the deepest of these in what they share: nobody knew
+        where they would, but whoever keeps only what lies behind it loses all.
         """
         geometry, limit = self.geometry, self.prompt.resume_length - 1
+        shared = self.prompt.shared_length
         start, depths = 0, [0]
         for size in self.prompt.prefill:
-            kept = range(start + floor_to(size, geometry.cache_chunk), start, -geometry.cache_chunk)
+            within = max(0, min(size, shared - start))
+            kept = range(start + floor_to(within, geometry.cache_chunk), start, -geometry.cache_chunk)
             depths.append(next((depth for depth in kept if depth % geometry.tree_page == 0), 0))
             start += size
-        decoded = floor_to(self.prompt.donor_length, self.geometry.safe_interval)
+        decoded = floor_to(shared, self.geometry.safe_interval)
         depths.append(decoded if decoded > start else 0)
         return max(depth for depth in depths if depth <= limit)
 

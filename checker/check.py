@@ -26,7 +26,7 @@ from .events import Checked, Event, Progress
 from .judge import judge, judge_unresumed
 from .ledger import Ledger
 from .locate import Location, boundary_distances, locate
-from .trajectory import OfferedSnapshots, Snapshot, Trajectory
+from .trajectory import Donor, OfferedSnapshots, Snapshot, Trajectory
 
 BATCH_TOKENS = 8192
 """Tokens per packed forward pass of resumed runs; bounds the memory of a grid whatever its size."""
@@ -86,11 +86,14 @@ def _trajectory(work: Workload, cells: list[Cell]) -> Trajectory:
 
 
 def _drive(work: Workload, cell: Cell, trajectory: Trajectory) -> _Driven:
-    def shared(start: int, end: int) -> Snapshots:
-        return OfferedSnapshots(trajectory, start, end)
+    tokens = work.streams[cell.stream]
+    donor = Donor(trajectory, tokens, cell.prompt)
 
-    offer = shared if work.share else DonorPasses(trajectory).offer
-    replay, payload = drive(lambda: work.engine(cell), cell, work.streams[cell.stream], offer)
+    def shared(start: int, end: int) -> Snapshots:
+        return OfferedSnapshots(donor, start, end)
+
+    offer = shared if work.share else DonorPasses(donor.own).offer
+    replay, payload = drive(lambda: work.engine(cell), cell, tokens, offer)
     return _Driven(cell, replay, payload, trajectory)
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from ..engines.base import Engine, EngineFailure, Match, Snapshots
 from ..scenarios.history import Decode, Extend, steps
+from ..scenarios.tokens import parted
 from .cells import Cell, Replay, Taken
 from .trajectory import Snapshot
 
@@ -37,13 +38,14 @@ def drive(
 
 def _serve(engine: Engine, cell: Cell, tokens: Sequence[int], offer: Offer) -> Match:
     prompt = cell.prompt
-    donor = engine.match(tokens[: prompt.prompt_length])
+    own = tokens if prompt.branch is None else parted(tokens, prompt.branch)
+    donor = engine.match(own[: prompt.prompt_length])
     for step in steps(prompt, donor.cached_tokens):
         match step:
             case Extend(start, end):
                 engine.extend(donor.request, start, end, offer(start, end))
             case Decode(position):
-                engine.decode(donor.request, tokens[position], offer(position, position + 1))
+                engine.decode(donor.request, own[position], offer(position, position + 1))
     engine.finish(donor.request)
     return engine.match(tokens[: prompt.resume_length])
 
@@ -55,9 +57,14 @@ class _Recorded(Snapshots):
         self._offered, self._start, self._end, self._taken = offered, start, end, taken
 
     def take(self, index: int | None, conv_end: int) -> Snapshot:
-        snapshot = self._offered.take(index, conv_end)
+        return self._note(self._offered.take(index, conv_end), self._end, index)
+
+    def cut(self, end: int) -> Snapshot:
+        return self._note(self._offered.cut(end), end, None)
+
+    def _note(self, snapshot: Snapshot, end: int, index: int | None) -> Snapshot:
         tag = snapshot.tag
-        self._taken.append(Taken(self._start, self._end, index, tag.depth, tag.conv_depth))
+        self._taken.append(Taken(self._start, end, index, tag.depth, tag.conv_depth))
         return snapshot
 
 

@@ -19,6 +19,8 @@ from ..engines.base import Snapshots
 from ..kernels.attention import KVCache
 from ..kernels.mixers import RecurrentState
 from ..kernels.stack import Span, Stack, StackState, Trace
+from ..scenarios.prompt import Prompt
+from ..scenarios.tokens import parted
 from .geometry import floor_to
 
 
@@ -89,25 +91,55 @@ class Trajectory:
         return Span(self.tokens[cached_tokens:end], cached_tokens, state, self.caches(cached_tokens))
 
 
-class OfferedSnapshots(Snapshots):
-    """What a pass over tokens [start, end) of a trajectory leaves to be snapshotted."""
+class Donor:
+    """What a donor absorbs: the tokens of a trajectory, and others from where the resuming prompt parts from it."""
 
-    def __init__(self, trajectory: Trajectory, start: int, end: int) -> None:
-        self._trajectory, self._start, self._end = trajectory, start, end
+    def __init__(self, trajectory: Trajectory, tokens: Sequence[int], prompt: Prompt) -> None:
+        """tokens: the stream of the trajectory, as long as the donor needs it."""
+        self.stack = trajectory.stack
+        self._trunk, self._tokens, self._prompt = trajectory, tokens, prompt
+
+    def along(self, depth: int) -> Trajectory:
+        """The trajectory on which the donor's states of this depth stand."""
+        return self._trunk if depth <= self._prompt.shared_length else self.own
+
+    @cached_property
+    def own(self) -> Trajectory:
+        """The donor's own from the first token to its last."""
+        branch = self._prompt.branch
+        if branch is None:
+            return self._trunk
+        name = f"{self._trunk.name}, other tokens from {branch}"
+        return Trajectory(name, parted(self._tokens, branch), self._prompt.donor_length, self.stack)
+
+
+class OfferedSnapshots(Snapshots):
+    """What a donor's pass over tokens [start, end) leaves to be snapshotted."""
+
+    def __init__(self, donor: Donor, start: int, end: int) -> None:
+        self._donor, self._start, self._end = donor, start, end
 
     def take(self, index: int | None, conv_end: int) -> Snapshot:
-        depth = self._depth(index)
         if not self._start <= conv_end <= self._end:
             raise IndexError(
                 f"a pass over [{self._start}, {self._end}) has no convolution window that ends at {conv_end}"
             )
-        trajectory = self._trajectory
+        return self._snapshot(self._depth(index), conv_end)
+
+    def cut(self, end: int) -> Snapshot:
+        if not self._start < end <= self._end:
+            raise IndexError(f"a pass over [{self._start}, {self._end}) cannot end at {end}")
+        return self._snapshot(end, end)
+
+    def _snapshot(self, depth: int, conv_end: int) -> Snapshot:
+        trajectory = self._donor.along(max(depth, conv_end))
         return Snapshot(Tag(trajectory.name, depth, conv_end), partial(trajectory.state, depth, conv_end))
 
     def _depth(self, index: int | None) -> int:
         if index is None:
             return self._end
-        chunks = -(-(self._end - self._start) // self._trajectory.stack.chunk)
+        chunk = self._donor.stack.chunk
+        chunks = -(-(self._end - self._start) // chunk)
         if not 0 <= index < chunks:
             raise IndexError(f"a pass over [{self._start}, {self._end}) has {chunks} kernel chunks, and no h[{index}]")
-        return self._start + index * self._trajectory.stack.chunk
+        return self._start + index * chunk

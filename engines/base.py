@@ -125,6 +125,13 @@ class Snapshots(ABC):
         Raises IndexError when the pass has no such state.
         """
 
+    def cut(self, end: int) -> Payload:
+        """Copy the final state that the pass would have left if it had ended at `end`, with the window there.
+
+        For engines that cut a pass where they were not told to. Raises IndexError unless start < end <= its end.
+        """
+        raise IndexError(f"this pass cannot be cut at {end}")
+
 
 class Engine(ABC):
     """A system under test. One instance is one empty cache; requests are served one after another."""

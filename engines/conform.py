@@ -60,6 +60,12 @@ class _Pass(Snapshots):
         self._taken.append(_Taken(depth, conv_end))
         return self._taken[-1]
 
+    def cut(self, end: int) -> _Taken:
+        if self._refuse or not self._start < end <= self._end:
+            raise IndexError(f"a pass over [{self._start}, {self._end}) cannot end at {end}")
+        self._taken.append(_Taken(end, end))
+        return self._taken[-1]
+
 
 class _Numbers(StateBytes):
     """States whose every element is the depth at which they were taken, over `TOKENS`."""

@@ -109,9 +109,9 @@ class Driver:
         if snapshots is None:
             raise self.nonsense(call, "no pass has run of which it could take a snapshot")
         if not isinstance(wanted, dict) or protocol.mistake(wanted, protocol.TAKE):
-            raise self.nonsense(call, '"take" needs "index", a number or null, and "conv_end"')
+            raise self.nonsense(call, '"take" needs "index", a number or null, and "conv_end"; or "end" alone')
         try:
-            return snapshots.take(wanted["index"], wanted["conv_end"])
+            return snapshots.take(wanted)
         except IndexError as error:
             return {"error": str(error)}
 
@@ -183,8 +183,11 @@ class _Numbered:
     given: list[Payload]
     states: StateBytes | None
 
-    def take(self, index: int | None, conv_end: int) -> dict[str, Any]:
-        payload = self.offered.take(index, conv_end)
+    def take(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        if "end" in wanted:
+            payload = self.offered.cut(wanted["end"])
+        else:
+            payload = self.offered.take(wanted["index"], wanted["conv_end"])
         self.given.append(payload)
         answer: dict[str, Any] = {"snapshot": len(self.given) - 1}
         if self.states is not None:

@@ -77,7 +77,12 @@ ANSWERS = {
 }
 """JSON schemas of the answers, by call. A side ignores keys that it does not know."""
 
-TAKE = _object(("index", "conv_end"), index={"type": ["integer", "null"]}, conv_end={"type": "integer", "minimum": 0})
+TAKE = {
+    "oneOf": [
+        _object(("index", "conv_end"), index={"type": ["integer", "null"]}, conv_end=_DEPTH, end=False),
+        _object(("end",), end=_DEPTH, index=False, conv_end=False),
+    ]
+}
 """JSON schema of what a driver asks during a pass."""
 
 

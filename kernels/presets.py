@@ -26,6 +26,9 @@ class Preset:
     mlp: int
     chunks: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        assert self.vocab % 2 == 0, "a branch goes on with each token's neighbour"
+
 
 _KDA = RecurrentSpec("kda", heads=1, value_heads=1, key_dim=64, value_dim=64, conv_width=4)
 _NOPE = AttentionSpec(heads=1, kv_heads=1, head_dim=64)

@@ -199,7 +199,8 @@ def check(
         list[str] | None,
         typer.Option(
             help="A prompt by its prefill chunks, e.g. 16384+4066. Add d300 for 300 decode steps, n64 to resume with a "
-            "prompt that is 64 tokens longer. Repeatable. Default: the case of SGLang PR 34808, and the prompts that "
+            "prompt that is 64 tokens longer, b1600n64 with one that shares only the "
+            "first 1600 tokens. Repeatable. Default: the case of SGLang PR 34808, and the prompts that "
             "sit on each geometry's edges.",
             rich_help_panel=PROMPTS,
             metavar="SIZES",

@@ -227,7 +227,7 @@ def _file_and_line(given: str) -> tuple[Path, str]:
 
 
 def _fits(cell: Cell, preset: Preset) -> None:
-    tokens = cell.prompt.resume_length
+    tokens = cell.prompt.longest
     needed, free = cold_run_bytes(preset, tokens, cell.geometry.chunk), available_bytes()
     if needed > free:
         raise ConfigError(

@@ -118,6 +118,7 @@ def cell_as_dict(run: Run, result: CellResult, *, details: bool = False) -> dict
         "prefill": list(cell.prompt.prefill),
         "decode": cell.prompt.decode,
         "next_turn": cell.prompt.next_turn,
+        "branch": cell.prompt.branch,
         "reproduce": reproduce(run.under_test, cell),
         "against_baseline": None,
         "details": _details(result) if details and difference is not None else None,

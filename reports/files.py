@@ -91,7 +91,7 @@ def write_table(document: dict[str, Any], path: Path) -> None:
 
 
 _MEASURED = {
-    "located": ("standing", "depth", "distance"),
+    "located": ("standing", "depth", "distance", "window_distance"),
     "against_baseline": ("standing", "why"),
     "diff": ("largest", "first_wrong", "last_wrong", "over_noise", "noise_clean", "noise_rounding", "against_oracle"),
 }

@@ -98,7 +98,7 @@ RULES = (
         "MRC005",
         Kind.PRECISION,
         Level.WARNING,
-        "The right state, but rounded by more than the noise of the kernels explains.",
+        "The right state, rounded by more than the noise of the kernels explains, or beside a window that is.",
         "Keep snapshots in the number format in which the kernel carries the state.",
     ),
     Rule(

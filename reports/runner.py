@@ -101,7 +101,7 @@ def _external(
     states = ModelStateBytes(config.preset.layers, float_type(config.choices.dtype))
 
     def make(cell: Cell) -> Engine:
-        return driver.open(cell.geometry, payload, cell.prompt.resume_length, states)
+        return driver.open(cell.geometry, payload, cell.prompt.longest, states)
 
     # Its torch is not ours: both are named.
     return make, {f"{hello.engine}: {name}": version for name, version in hello.versions.items()}
@@ -110,7 +110,7 @@ def _external(
 def _streams(config: Config) -> dict[str, Sequence[int]]:
     from ..scenarios.tokens import seeded_stream
 
-    lengths = [cell.prompt.resume_length for cell in config.cells if cell.stream == SEEDED]
+    lengths = [cell.prompt.longest for cell in config.cells if cell.stream == SEEDED]
     streams = dict(config.streams)
     if lengths:
         streams[SEEDED] = seeded_stream(config.choices.seed, max(lengths), config.preset.vocab).tolist()

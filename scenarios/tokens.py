@@ -43,6 +43,14 @@ def seeded_stream(seed: int, length: int, vocab: int) -> np.ndarray:
     return np.concatenate(blocks)[:length] if blocks else np.empty(0, np.int64)
 
 
+def parted(tokens: Sequence[int], branch: int) -> list[int]:
+    """The same tokens up to `branch`, and others behind it: each id's neighbour, so that they differ from the first on.
+
+    Below an even vocabulary the neighbour is one of its ids.
+    """
+    return [*tokens[:branch], *(token ^ 1 for token in tokens[branch:])]
+
+
 def read_prompts(path: Path, tokenizer: Path | None, vocab: int) -> list[FilePrompt]:
     """Read JSON lines, each `{"tokens": [...]}` or `{"text": "..."}`. Blank lines are skipped.
 

@@ -1,4 +1,5 @@
-"""A package index on loopback with one tiny package: environments are made for real, by pip, without a network."""
+"""What rooms share: signals as at a terminal, and a package index on loopback with one tiny package, so that
+environments are made for real, by pip, without a network."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ import contextlib
 import hashlib
 import io
 import re
+import signal
 import threading
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+# A suite that is started in the background inherits that Ctrl-C is ignored, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wheel(version: str) -> bytes:

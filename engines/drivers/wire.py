@@ -27,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,14 @@ class Taken(NamedTuple):
     state: State | None
 
 
-Take = Callable[[int | None, int], Taken]
-"""`take(index, conv_end)` during `extend` and `decode`; raises `NoSuchState` when the pass does not have it."""
+class Take(Protocol):
+    """What a pass leaves, during `extend` and `decode`. Raises `NoSuchState` when the pass does not have it."""
+
+    def __call__(self, index: int | None = None, conv_end: int | None = None, *, end: int | None = None) -> Taken:
+        """The state before the kernel's chunk `index`, None for the final one, and the window that ends at `conv_end`.
+
+        end: instead of both, where an engine cut the pass: its final state if it had ended there.
+        """
 
 
 class NoSuchState(IndexError):
@@ -218,8 +224,8 @@ class _Wire:
         self._answers.write(json.dumps(message) + "\n")
         self._answers.flush()
 
-    def take(self, index: int | None, conv_end: int) -> Taken:
-        self.write({"take": {"index": index, "conv_end": conv_end}})
+    def take(self, index: int | None = None, conv_end: int | None = None, *, end: int | None = None) -> Taken:
+        self.write({"take": {"index": index, "conv_end": conv_end} if end is None else {"end": end}})
         line = self.read()
         if line is None:
             raise EOFError("the checker went away during a take")

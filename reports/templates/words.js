@@ -90,7 +90,8 @@ function historySteps(cell) {
     title: 'Donated to the tree',
     lines: cell.donations.length ? cell.donations.map(donationWords) : ['nothing'],
   });
-  const longer = cell.next_turn ? `, ${plural(cell.next_turn, 'token')} longer than what the donor absorbed` : '';
+  const longer = cell.branch !== null ? `, of its own from token ${cell.branch} on`
+    : cell.next_turn ? `, ${plural(cell.next_turn, 'token')} longer than what the donor absorbed` : '';
   const got = cell.claimed_depth === null ? 'got no state from the cache'
     : `got the state that was donated as depth ${cell.claimed_depth}, and cached_tokens = ${cell.cached_tokens}`;
   const computed = `computes tokens ${cell.cached_tokens} to ${cell.length - 1}`;

@@ -55,7 +55,7 @@ def results_of(
     tokens: list[int] | None = None,
 ) -> list[CellResult]:
     """Check the cells and return their results in the order of the cells."""
-    longest = max(cell.prompt.resume_length for cell in cells)
+    longest = max(cell.prompt.longest for cell in cells)
     streams = {"seeded": tokens or stream(longest)}
     work = Workload(cells, streams, engine, lambda _chunk: stack(model, dtype), share)
     # On a stack of its own: CPython 3.11 keeps frames in pieces of 16 KiB, and when a hot loop's calls happen to cross

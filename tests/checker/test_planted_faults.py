@@ -211,10 +211,16 @@ def test_rounded_window() -> None:
     assert 1e-4 < found.location.window_distance < 2**-8
 
 
-@pytest.mark.parametrize("change", [torch.zeros_like, lambda window: window.flip(0) + 1])
-def test_foreign_window(change: Callable) -> None:
-    found = result_of(on_windows(change))
+def test_foreign_window() -> None:
+    found = result_of(on_windows(lambda window: window.flip(0) + 1))
     assert str(found.verdict) == "foreign state: the convolution window matches the prompt at no depth"
+    assert found.location.depth == 768
+
+
+def test_window_left_behind() -> None:
+    """An empty window is the one before the first token."""
+    found = result_of(on_windows(torch.zeros_like))
+    assert str(found.verdict) == "skipped 768 [0, 768) by the convolution window"
     assert found.location.depth == 768
 
 

@@ -41,6 +41,11 @@ class Counting(Snapshots):
         depth = self.end if index is None else self.start + index * self.chunk
         return Snapshot(Tag("counted", depth, conv_end), dict)
 
+    def cut(self, end: int) -> Snapshot:
+        if not self.start < end <= self.end:
+            raise IndexError(f"no end at {end}")
+        return Snapshot(Tag("counted", end, end), dict)
+
 
 class OneNumber(StateBytes):
     """States of one number, the depth at which they were taken: bytes are enough to know them again."""
@@ -142,6 +147,53 @@ def test_another_language(page_cache: Driver, payload: str) -> None:
     got = replay(page_cache, "600n64", payload=payload)
     assert (got.cached_tokens, got.claimed_depth, got.state_depth, got.failure) == (512, 512, 512, "")
     assert [(d.claimed_depth, d.node_depth, d.fate.value) for d in got.donations] == [(512, 512, "attached")]
+
+
+# ---- passes that the engine cuts ------------------------------------------------------------------------------------
+
+EXCHANGE = """
+    > {"id": 1, "call": "hello", "protocol": 1}
+    < {"id": 1, "protocol": 1, "engine": "by heart", "versions": {}, "payloads": ["tag"]}
+    > {"id": 2, "call": "open", "geometry": {"chunk": 64, "page": 64, "dcp": 8, "interval": 256}, "payload": "tag",\
+ "tokens": 664}
+    < {"id": 2}
+    > {"id": 3, "call": "match", "tokens": [0, 1, ...]}
+    < {"id": 3, "request": 0, "cached_tokens": 0, "snapshot": null}
+    > {"id": 4, "call": "extend", "request": 0, "start": 0, "end": 600}
+    < {"take": {"end": 601}}
+    > {"error": "no end at 601"}
+    < {"take": {"end": 550}}
+    > {"snapshot": 0}
+"""
+
+THE_REST = """
+    < {"id": 4}
+    > {"id": 5, "call": "finish", "request": 0}
+    < {"id": 5}
+    > {"id": 6, "call": "match", "tokens": [0, 1, ...]}
+    < {"id": 6, "request": 1, "cached_tokens": 512, "snapshot": 0}
+"""
+
+
+def test_a_pass_that_the_engine_cuts(tmp_path: Path) -> None:
+    got = replay(playing(tmp_path, EXCHANGE + THE_REST), "600n64")
+    assert (got.failure, got.cached_tokens, got.state_depth, got.conv_depth) == ("", 512, 550, 550)
+    assert [(t.start, t.end, t.index, t.depth) for t in got.taken] == [(0, 550, None, 550)]
+
+
+@pytest.mark.parametrize(
+    "order", ['{"end": 550, "index": 3, "conv_end": 5}', '{"end": null}', "{}", '{"index": 3}', "7"]
+)
+def test_an_order_that_makes_no_sense(tmp_path: Path, order: str) -> None:
+    driver = playing(tmp_path, EXCHANGE + f'    < {{"take": {order}}}\n')
+    assert '"take" needs "index", a number or null, and "conv_end"; or "end" alone' in replay(driver, "600n64").failure
+
+
+def playing(folder: Path, exchange: str) -> Driver:
+    """A driver that knows this exchange by heart."""
+    written = folder / "exchange.md"
+    written.write_text(exchange)
+    return Driver([sys.executable, str(DRIVERS / "player.py"), str(written)], 20)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ def cell(kind: Kind = Kind.DOUBLE_COMPUTED, *, details: bool = True, reason: str
         "prefill": [16384, 4066],
         "decode": 0,
         "next_turn": 0,
+        "branch": None,
         "reproduce": "mamba-replay-check --chunk 64 --page 64 --dcp 8 --interval 256 --prompt 16384+4066",
         "against_baseline": None,
         "details": _details(cached) if details and resumed else None,

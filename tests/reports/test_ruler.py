@@ -112,6 +112,7 @@ def cells(draw: st.DrawFn) -> dict[str, Any]:
         "prefill": prefill,
         "decode": decode,
         "next_turn": next_turn,
+        "branch": None,
         "length": length,
         "verdict": {
             **cell(Kind.OK)["verdict"],

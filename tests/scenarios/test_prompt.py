@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +16,12 @@ prompts = st.builds(
     decode=st.integers(0, 10**6),
     next_turn=st.integers(0, 10**6),
 )
+parting = prompts.filter(lambda prompt: prompt.next_turn and prompt.donor_length > 1).flatmap(
+    lambda prompt: st.integers(1, prompt.donor_length - 1).map(lambda branch: replace(prompt, branch=branch))
+)
 
 
-@given(prompts)
+@given(prompts | parting)
 def test_what_str_writes_parse_reads(prompt: Prompt) -> None:
     assert Prompt.parse(str(prompt)) == prompt
     assert Prompt.parse(f"  {prompt}\n") == prompt
@@ -29,6 +34,13 @@ def test_lengths_add_up(prompt: Prompt) -> None:
     assert prompt.resume_length - prompt.donor_length == prompt.next_turn
 
 
+@given(parting)
+def test_prompts_that_part(prompt: Prompt) -> None:
+    assert prompt.shared_length == prompt.branch < prompt.donor_length
+    assert prompt.resume_length - prompt.branch == prompt.next_turn
+    assert prompt.longest == max(prompt.donor_length, prompt.resume_length)
+
+
 @pytest.mark.parametrize(
     "text, prompt",
     [
@@ -36,6 +48,7 @@ def test_lengths_add_up(prompt: Prompt) -> None:
         ("500d300", Prompt((500,), decode=300)),
         ("512n65", Prompt((512,), next_turn=65)),
         ("100+541+33d80n64", Prompt((100, 541, 33), 80, 64)),
+        ("2200d3b1600n600", Prompt((2200,), 3, 600, 1600)),
     ],
 )
 def test_forms(text: str, prompt: Prompt) -> None:
@@ -55,6 +68,8 @@ def test_forms(text: str, prompt: Prompt) -> None:
         "0+5",
         "5+0",
         "5d0",
+        "5b0n1",
+        "5n1b3",
         "5n0",
         "5n3d3",
         "5d",
@@ -88,3 +103,9 @@ def test_sizes_beyond_any_machine(digits: int) -> None:
 def test_no_prompt_without_tokens_is_ever_made(fields: tuple) -> None:
     with pytest.raises(PromptError):
         Prompt(*fields)
+
+
+@pytest.mark.parametrize("text", ["5b3", "5b5n1", "5b6n1"])
+def test_where_prompts_cannot_part(text: str) -> None:
+    with pytest.raises(PromptError, match="has to lie within the 5 tokens of the donor, and n has to say how many"):
+        Prompt.parse(text)
