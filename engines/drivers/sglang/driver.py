@@ -56,7 +56,7 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from states import PAST_THE_END, Layout
+from slots import PAST_THE_END, Layout
 
 MOST_REQUESTS = 16
 """Requests that may be live at once."""

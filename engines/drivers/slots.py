@@ -1,4 +1,4 @@
-"""Snapshots in the slots of SGLang's mamba pool, so that SGLang's own copies move them.
+"""Snapshots in the slots of an engine's own pool, so that the engine's own copies move them.
 
 A slot holds one state a layer. With the payload "tag" there is one layer, and it holds the snapshot's number; with
 "tensors" the number's layer comes after the real ones, and the real ones hold the state in the pool's own dtype.
@@ -32,7 +32,7 @@ class Layout:
         """layers: those of `open`; none with the payload "tag"."""
         shapes = set(layers) or {TAG_LAYER}
         if len(shapes) > 1:
-            raise ValueError("SGLang's mamba pool has one shape for all layers; these differ: " + _words(shapes))
+            raise ValueError("a pool of states has one shape for all layers; these differ: " + _words(shapes))
         (self._shape,) = shapes
         self.real_layers = len(layers)
 
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def temporal(self) -> tuple[int, int, int]:
-        """[value heads, value dim, key dim]: the recurrent state as SGLang's kernels lay it out."""
+        """[value heads, value dim, key dim]: the recurrent state as the kernels of SGLang and of vLLM lay it out."""
         heads, keys, values = self._shape.recurrent
         return heads, values, keys
 
