@@ -97,14 +97,14 @@ def check_external(name: str, python: Path | None) -> None:
         if python is not None:
             raise EngineError("--engine-python is about --engine sglang or vllm; a driver's command names its own")
         return
-    engine = _real(name)
-    if name != engine:
+    engine, (release, *_) = _real(name), _split(name)
+    if release != engine:
         try:
-            find_release(name)
+            find_release(release)
         except EnvironmentFailure as error:
             raise EngineError(str(error)) from None
         if python is not None:
-            raise EngineError(f"--engine-python holds a release of its own: write --engine {engine}, not {name}")
+            raise EngineError(f"--engine-python holds a release of its own: write --engine {engine}, not {release}")
     if python is not None and shutil.which(python) is None:
         raise EngineError(f"--engine-python {python}: there is no such program")
 
@@ -120,24 +120,33 @@ def driver_command(
     check_external(name, python)
     if name.startswith(COMMAND):
         return _words(name)
-    engine = _real(name)
-    driver = str(DRIVERS / engine)
-    if name == engine:
-        return [str(python or sys.executable), driver]
+    engine, (release, *options) = _real(name), _split(name)
+    driver = [str(DRIVERS / engine), *options]
+    if release == engine:
+        return [str(python or sys.executable), *driver]
     from mamba_replay_check.engines.environments import ensure  # what it loads is needed for nothing else
 
     try:
         # -E and -s: what the caller's environment adds to Python stays out of ours.
-        return [str(ensure(name, progress)), "-E", "-s", driver]
+        return [str(ensure(release, progress)), "-E", "-s", *driver]
     except EnvironmentFailure as error:
         raise EngineError(str(error)) from None
 
 
-def _words(name: str) -> list[str]:
+def _split(name: str) -> list[str]:
+    """A real engine and the options of its driver: `vllm==0.32.0 --raised`."""
+    return _as_a_shell(name, "--engine")
+
+
+def _as_a_shell(text: str, option: str) -> list[str]:
     try:
-        command = shlex.split(name.removeprefix(COMMAND))
+        return shlex.split(text)
     except ValueError as error:
-        raise EngineError(f"--engine-cmd: {error}: quote it as for a shell") from None
+        raise EngineError(f"{option}: {error}: quote it as for a shell") from None
+
+
+def _words(name: str) -> list[str]:
+    command = _as_a_shell(name.removeprefix(COMMAND), "--engine-cmd")
     if not command:
         raise EngineError("--engine-cmd is empty: give the command line that starts the driver")
     if shutil.which(command[0]) is None:

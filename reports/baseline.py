@@ -235,8 +235,8 @@ def _counts_more(before: Entry, now: Entry) -> bool:
 
 
 def _without_release(engine: str) -> str:
-    """model:sglang-0.5.17 and model:sglang-0.5.23 are one engine in two releases."""
-    return re.sub(r"-[0-9][0-9a-z.]*$", "", engine)
+    """model:sglang-0.5.17 and model:sglang-0.5.23 are one engine in two releases; sglang==0.5.17 and sglang another."""
+    return re.sub(r"(-|==)[0-9][0-9a-z.]*(?=$| )", "", engine)
 
 
 def _said(entry: Entry) -> str:

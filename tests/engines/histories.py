@@ -30,6 +30,12 @@ class Noted(Snapshots):
         self.taken.append((self.start, self.end, index, conv_end))
         return self.taken[-1]
 
+    def cut(self, end: int) -> tuple:
+        if not self.start < end <= self.end:
+            raise IndexError(f"a pass over [{self.start}, {self.end}) cannot end at {end}")
+        self.taken.append((self.start, end, None, end))
+        return self.taken[-1]
+
 
 @dataclass
 class Told:

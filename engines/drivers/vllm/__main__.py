@@ -4,10 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# Neither its own folder nor the one above may come in front of the engine: they hold folders that are named like it.
-here = Path(__file__).resolve().parent
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in (here, here.parent)]
-sys.path += [str(here), str(here.parent)]
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # at the end: its folders are named like engines
 
 import wire
 

@@ -1,4 +1,4 @@
-"""vLLM behind the protocol: its engine core with scheduler, KV cache manager and block pool, and a worker without a model.
+"""vLLM behind the protocol: its engine core with scheduler, KV cache manager and block pool, and no model.
 
 Every decision is made by the release's own code:
 
@@ -7,14 +7,14 @@ Every decision is made by the release's own code:
     decode   the same
     finish   Scheduler.update_from_output, which frees a request that has reached its length
 
-The engine core is built as `vllm serve` builds it: it groups the layers, finds the block sizes, and its configuration is
-gone over once more when its process has shaken hands.
+The engine core is built as `vllm serve` builds it: it groups the layers, finds the block sizes, and its configuration
+is gone over once more when its process has shaken hands.
 
 What is not vLLM's:
 
-- the kernels' arithmetic: wherever a step leaves a state, the checker's is taken, at the depth where vLLM ended the step;
-- how many tokens a step may have: the history says it. vLLM may end the step sooner, and then either goes on in the same
-  pass or leaves the rest to the next one, as its rules have it;
+- the kernels' arithmetic: wherever a step leaves a state, the checker's is taken, at the depth where vLLM ended it;
+- how many tokens a step may have: the history says it. vLLM may end the step sooner, and then either goes on in the
+  same pass or leaves the rest to the next one, as its rules have it;
 - which request a step serves: the one that is asked for, alone.
 """
 
@@ -37,6 +37,7 @@ from slots import Layout
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
@@ -50,7 +51,7 @@ MOST_DECODED = 4096
 """Decode steps of one request."""
 
 PROMPTS = 6
-"""Prompts of full length whose keys and values fit: none is evicted within a cell, as eviction is not what is checked."""
+"""Prompts of full length whose keys and values fit: none is evicted in a cell, as eviction is not what is checked."""
 
 LAST_TOKEN = 1
 """What a finishing request ends on. No step absorbs it."""
@@ -151,9 +152,9 @@ class VLLMDriver(wire.Driver):
 
     @property
     def _states(self) -> Any:
-        """vLLM's manager of the blocks that hold states."""
+        """vLLM's manager of blocks that hold states; the first of them, as all groups of such layers do the same."""
         managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
-        return next(one for one in managers if hasattr(one, "mamba_cache_mode"))
+        return next(one for one in managers if isinstance(one, MambaManager))
 
     def match(self, tokens: list[int]) -> wire.Match:
         manager = self._scheduler.kv_cache_manager
@@ -185,7 +186,9 @@ class VLLMDriver(wire.Driver):
         while live.position < end:
             if not self._step(live, end - start, end - live.position, take):
                 if end == live.request.num_prompt_tokens:
-                    raise RuntimeError(f"vLLM schedules none of the tokens [{live.position}, {end}) that end the prompt")
+                    raise RuntimeError(
+                        f"vLLM schedules none of the tokens [{live.position}, {end}) that end the prompt"
+                    )
                 break  # it keeps to its blocks: the rest waits for the next pass
         return self._donated(live)
 

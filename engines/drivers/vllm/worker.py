@@ -1,7 +1,7 @@
-"""Stands where vLLM's worker does: it holds the states of every block and moves them with vLLM's code, and no model runs.
+"""Stands where vLLM's worker does: it holds the states of every block, moves them with vLLM's code, and runs no model.
 
-vLLM's own are which blocks a step gets, zeroes and copies (the scheduler's output), the copy of a running state into the
-block that it goes on in (`preprocess_mamba`), and the block that a step's kernels read and write
+vLLM's own are which blocks a step gets, zeroes and copies (the scheduler's output), the copy of a running state into
+the block that it goes on in (`preprocess_mamba`), and the block that a step's kernels read and write
 (`mamba_get_block_table_tensor`).
 """
 
@@ -90,10 +90,14 @@ class Worker(Executor):
             for shape, dtype in zip(self._spec.shapes, self._spec.dtypes, strict=True)
         )
         self._conv, self._temporal = conv, temporal
+        names = [f"recurrent.{layer}" for layer in range(self._layout.layer_count)]
         self._layers = {
-            f"recurrent.{layer}": SimpleNamespace(kv_cache=[conv[layer], temporal[layer]])
-            for layer in range(self._layout.layer_count)
+            name: SimpleNamespace(kv_cache=[conv[layer], temporal[layer]]) for layer, name in enumerate(names)
         }
+        # vLLM deals its layers out to groups as large as that of the attention layers; each has blocks of its own.
+        self._groups = [
+            next(i for i, group in enumerate(config.kv_cache_groups) if name in group.layer_names) for name in names
+        ]
 
     def compile_or_warm_up_model(self) -> None: ...
 
@@ -109,8 +113,7 @@ class Worker(Executor):
 
         The copy is made that its first step would begin with, into the block `spare`.
         """
-        groups = self._buffers.mamba_group_ids
-        ids = tuple([*own, spare] if group in groups else own for group, own in enumerate(block_ids))
+        ids = tuple([*own, spare] if group in self._groups else own for group, own in enumerate(block_ids))
         request = CachedRequestState("matched", [], [], None, None, ids, depth, [])
         step = SimpleNamespace(
             finished_req_ids=set(),
@@ -119,7 +122,9 @@ class Worker(Executor):
             num_scheduled_tokens={"matched": 1},
         )
         self._preprocess(step, {}, {"matched": request})
-        return self._read(self._slot(ids[groups[0]], depth + 1))
+        slots = list(enumerate(self._slots(ids, depth + 1)))
+        conv = torch.stack([self._conv[layer][slot].transpose(-1, -2) for layer, slot in slots])
+        return self._layout.decode(torch.stack([self._temporal[layer][slot] for layer, slot in slots]), conv)
 
     def run(self, step: SchedulerOutput, take: wire.Take) -> None:
         """A step of one request: what the forward pass would leave in its block is taken from the checker."""
@@ -133,9 +138,8 @@ class Worker(Executor):
         ((name, tokens),) = step.num_scheduled_tokens.items()
         request = self._requests[name]
         depth = request.num_computed_tokens + tokens
-        slot = self._slot(request.block_ids[self._buffers.mamba_group_ids[0]], depth)
         taken = take(end=depth)
-        for layer in range(self._layout.layer_count):
+        for layer, slot in enumerate(self._slots(request.block_ids, depth)):
             temporal, conv = self._layout.encode(taken, layer)
             self._temporal[layer][slot] = temporal.to(self._temporal[layer].dtype)
             self._conv[layer][slot] = conv.transpose(-1, -2).to(self._conv[layer].dtype)
@@ -165,13 +169,12 @@ class Worker(Executor):
             step, self._config, self.cache_config, running_in, batch, requests, self._layers, COPIES, self._buffers
         )
 
-    def _slot(self, block_ids: list[int], depth: int) -> int:
-        """The block whose state a step that ends at `depth` reads and writes."""
-        table = torch.tensor([block_ids], dtype=torch.int32)
-        lengths = torch.tensor([depth], dtype=torch.int32)
+    def _slots(self, block_ids: tuple[list[int], ...], depth: int) -> list[int]:
+        """Per layer, the block whose state a step that ends at `depth` reads and writes."""
         mode = self.cache_config.mamba_cache_mode
-        return int(mamba_get_block_table_tensor(table, lengths, self._spec, mode)[0, 0])
-
-    def _read(self, slot: int) -> tuple[int | None, wire.State | None]:
-        conv = torch.stack([states[slot].transpose(-1, -2) for states in self._conv])
-        return self._layout.decode(torch.stack([states[slot] for states in self._temporal]), conv)
+        slots = {}
+        for group in set(self._groups):
+            table = torch.tensor([block_ids[group]], dtype=torch.int32)
+            lengths = torch.tensor([depth], dtype=torch.int32)
+            slots[group] = int(mamba_get_block_table_tensor(table, lengths, self._spec, mode)[0, 0])
+        return [slots[group] for group in self._groups]
