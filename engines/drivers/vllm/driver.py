@@ -15,7 +15,8 @@ What is not vLLM's:
 - the kernels' arithmetic: wherever a step leaves a state, the checker's is taken, at the depth where vLLM ended it;
 - how many tokens a step may have: the history says it. vLLM may end the step sooner, and then either goes on in the
   same pass or leaves the rest to the next one, as its rules have it;
-- which request a step serves: the one that is asked for, alone.
+- which request a step serves: the one that is asked for, alone; and that it is matched when `match` asks, where vLLM
+  would wait until its first step.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import wire
 from slots import Layout
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.engine import EngineCoreRequest
@@ -77,11 +79,16 @@ class Live:
 
     number: int
     request: Request
-    cached: int
+    matched: tuple[KVCacheBlocks, int, int]
     pending: SchedulerOutput | None = None
     started: bool = False
     seen: set[int] = field(default_factory=set)
     donations: list[wire.Donation] = field(default_factory=list)
+
+    @property
+    def cached(self) -> int:
+        """The tokens that it found in the cache."""
+        return self.matched[1]
 
     @property
     def position(self) -> int:
@@ -170,14 +177,14 @@ class VLLMDriver(wire.Driver):
             data_parallel_rank=None,
         )
         request, _ = self._core.preprocess_add_request(asked)
-        blocks, cached, *_ = manager.get_computed_blocks(request)
-        live = Live(self._next_number, request, cached)
+        live = Live(self._next_number, request, manager.get_computed_blocks(request))
         self._live[live.number] = live
         self._next_number += 1
-        if not cached:
+        if not live.cached:
             return wire.Match(live.number, 0, None)
-        number, state = self._core.model_executor.matched(blocks.get_block_ids(), cached, self._spare.block_id)
-        return wire.Match(live.number, cached, number, state=state)
+        ids = live.matched[0].get_block_ids()
+        number, state = self._core.model_executor.matched(ids, live.cached, self._spare.block_id)
+        return wire.Match(live.number, live.cached, number, state=state)
 
     def extend(self, request: int, start: int, end: int, take: wire.Take) -> list[wire.Donation]:
         live = self._live[request]
@@ -226,11 +233,7 @@ class VLLMDriver(wire.Driver):
         tokens = step.total_num_scheduled_tokens
         if not tokens:
             return 0
-        if not live.started:
-            live.started = True
-            (new,) = step.scheduled_new_reqs
-            if new.num_computed_tokens != live.cached:
-                raise RuntimeError(f"it matched {live.cached} tokens, and then begins at {new.num_computed_tokens}")
+        live.started = True
         self._note(live)
         self._core.model_executor.run(step, take)
         live.pending = step
@@ -248,14 +251,17 @@ class VLLMDriver(wire.Driver):
 
     @contextmanager
     def _alone(self, live: Live) -> Iterator[None]:
-        """Other running requests are set aside: a step would serve them, too."""
+        """Other running requests are set aside: a step would serve them, too. And the first step matches anew, which
+        must not find what others left since the answer to `match`."""
         scheduler = self._scheduler
+        scheduler.kv_cache_manager.get_computed_blocks = lambda request: live.matched
         others = [one for one in scheduler.running if one is not live.request]
         scheduler.running = [one for one in scheduler.running if one is live.request]
         try:
             yield
         finally:
             scheduler.running = [*others, *scheduler.running]
+            del scheduler.kv_cache_manager.get_computed_blocks
 
     def _note(self, live: Live) -> None:
         """What of this request's states can now be found by others: vLLM names a block by the tokens up to its end."""
