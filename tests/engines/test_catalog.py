@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from mamba_replay_check.checker.geometry import Geometry
 from mamba_replay_check.engines import catalog
@@ -25,6 +28,17 @@ def test_each_engine_starts_empty() -> None:
     first, second = (catalog.create(catalog.NEWEST, GEOMETRY) for _ in range(2))
     assert first is not second
     assert second.match([1, 2, 3]).cached_tokens == 0
+
+
+def test_a_real_engine_takes_options_of_its_driver() -> None:
+    python = Path(sys.executable)
+    command = catalog.driver_command("vllm --raised", python)
+    assert command == [str(python), str(catalog.DRIVERS / "vllm"), "--raised"]
+    assert catalog.is_external("vllm==0.32.0 --raised")
+    with pytest.raises(catalog.EngineError, match="--engine: No closing quotation"):
+        catalog.driver_command("vllm --'raised", python)
+    with pytest.raises(catalog.EngineError, match="write --engine vllm, not vllm==0.32.0"):
+        catalog.driver_command("vllm==0.32.0 --raised", python)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -169,6 +170,23 @@ def test_like_is_compared_with_like(before: Document) -> None:
     other["under_test"]["versions"]["torch"] = "9.9"
     notes = compare(make(before), other).notes
     assert len(notes) == 2 and "model:sglang-9" in notes[0] and "9.9" in notes[1]
+
+
+@pytest.mark.parametrize(
+    "one, another, same",
+    [
+        ("sglang==0.5.17", "sglang==0.5.18", True),
+        ("sglang==0.5.17", "sglang", True),
+        ("vllm==0.32.0 --raised", "vllm==0.33.0rc1 --raised", True),
+        ("vllm==0.32.0 --raised", "vllm==0.32.0", False),
+        ("sglang==0.5.17", "model:sglang-0.5.17", False),
+    ],
+)
+def test_releases_of_one_engine_are_compared(before: Document, one: str, another: str, same: bool) -> None:
+    before, other = copy.deepcopy(before), copy.deepcopy(before)
+    before["under_test"]["engine"], other["under_test"]["engine"] = one, another
+    with contextlib.nullcontext() if same else pytest.raises(BaselineError, match="made with engine"):
+        assert len(compare(make(before), other).notes) == 1
 
 
 @pytest.mark.parametrize("engine", ["python:my_engine:MyEngine", "model:vllm-0.5.17", "model:sglang-"])
