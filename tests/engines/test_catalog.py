@@ -37,7 +37,7 @@ def test_a_real_engine_takes_options_of_its_driver() -> None:
     assert catalog.is_external("vllm==0.32.0 --raised")
     with pytest.raises(catalog.EngineError, match="--engine: No closing quotation"):
         catalog.driver_command("vllm --'raised", python)
-    with pytest.raises(catalog.EngineError, match="write --engine vllm, not vllm==0.32.0"):
+    with pytest.raises(catalog.EngineError, match="write --engine vllm, not vllm=="):
         catalog.driver_command("vllm==0.32.0 --raised", python)
 
 
